@@ -1,0 +1,1 @@
+"""Deep-compression autoencoders."""

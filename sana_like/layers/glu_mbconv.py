@@ -1,0 +1,34 @@
+"""The gated mobile convolution that SANA uses as feed-forward (Mix-FFN)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from sana_like.layers.pointwise import PointwiseLinear
+from sana_like_kernels import glu_depthwise
+
+
+class GLUMBConv(nn.Module):
+    """1x1 expansion, SiLU, depthwise 3x3, gate, 1x1 projection (SANA, section 3.2).
+
+    The depthwise convolution is what tells the transformer where a token is, so that it needs no
+    positional encoding. No norm and no residual inside: the blocks add theirs.
+
+    Args:
+        in_channels: width of the input.
+        out_channels: width of the output.
+        expand_ratio: hidden width is `int(expand_ratio * in_channels)`, doubled for the gate.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, expand_ratio: float = 4.0) -> None:
+        super().__init__()
+        hidden = int(expand_ratio * in_channels)
+        self.conv_inverted = PointwiseLinear(in_channels, 2 * hidden)
+        self.conv_depth = nn.Conv2d(2 * hidden, 2 * hidden, 3, padding=1, groups=2 * hidden)
+        self.conv_point = PointwiseLinear(hidden, out_channels, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[B, Y, X, in_channels]` to `[B, Y, X, out_channels]`."""
+        hidden = self.conv_inverted(x)  # [B, Y, X, 2h]
+        hidden = glu_depthwise(hidden, self.conv_depth.weight, self.conv_depth.bias)  # [B, Y, X, h]
+        return self.conv_point(hidden)
