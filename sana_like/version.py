@@ -1,0 +1,3 @@
+"""The version of the distribution; `pyproject.toml` carries the same one."""
+
+__version__ = "0.1.0"
