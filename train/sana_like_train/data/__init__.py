@@ -1,0 +1,1 @@
+"""Captioned pictures for training: records, captions, splits, buckets, and the emoji packs."""

@@ -1,0 +1,1 @@
+"""Scores of trained models on held-out data."""
