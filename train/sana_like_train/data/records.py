@@ -78,9 +78,8 @@ class Record:
         Raises `ValueError` naming the record where the bytes are not a readable picture.
         """
         try:
-            image = Image.open(io.BytesIO(self.picture.read()))
-            image = ImageOps.exif_transpose(image)
-            return _to_rgb_or_rgba(image)
+            stored = Image.open(io.BytesIO(self.picture.read()))
+            return _to_rgb_or_rgba(ImageOps.exif_transpose(stored))
         except (OSError, SyntaxError, Image.DecompressionBombError) as error:
             raise ValueError(
                 f"record {self.key!r} in {self.picture.path} is not a readable picture: {error}"
