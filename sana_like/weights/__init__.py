@@ -1,0 +1,31 @@
+"""Strict loading, saving, conversion, inspection, adapters and quantisation of weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sana_like.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from sana_like.weights.errors import WeightsError as WeightsError
+    from sana_like.weights.hub import embedded_names as embedded_names
+    from sana_like.weights.hub import resolve_folder as resolve_folder
+    from sana_like.weights.int8 import pack_int8 as pack_int8
+    from sana_like.weights.int8 import unpack_int8 as unpack_int8
+    from sana_like.weights.model import StrictModel as StrictModel
+    from sana_like.weights.model import published_state_dict as published_state_dict
+    from sana_like.weights.strict import WeightsReader as WeightsReader
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "StrictModel": "model",
+        "WeightsError": "errors",
+        "WeightsReader": "strict",
+        "embedded_names": "hub",
+        "pack_int8": "int8",
+        "published_state_dict": "model",
+        "resolve_folder": "hub",
+        "unpack_int8": "int8",
+    },
+)
