@@ -1,0 +1,1 @@
+"""Token mixers and the cross-attention that reads the text."""

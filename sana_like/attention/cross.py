@@ -1,0 +1,97 @@
+"""Softmax attention from picture tokens to text tokens."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sana_like.attention.heads import qk_norms, split_heads
+
+# Up to this many keys a CPU is quicker with two plain products than with its fused attention,
+# whose backward pass is tuned for long sequences.
+PLAIN_CPU_KEYS = 64
+
+
+class CrossAttention(nn.Module):
+    """Ordinary softmax attention whose keys and values come from the text.
+
+    Keys and values depend on the text alone, so they are projected by `project_text` once per
+    prompt and read at every step by `forward`.
+
+    Args:
+        dim: width C of the picture tokens.
+        heads: number of heads H.
+        head_dim: width D of a head.
+        text_dim: width of the text tokens.
+        dropout: probability after the output projection.
+        qk_norm: `None` or `"rms_norm_across_heads"`.
+
+    Raises:
+        ValueError: `qk_norm` is unknown.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        *,
+        text_dim: int,
+        dropout: float = 0.0,
+        qk_norm: str | None = None,
+    ) -> None:
+        super().__init__()
+        inner = heads * head_dim
+        self.heads = heads
+        self.norm_q, self.norm_k = qk_norms(qk_norm, inner)
+        self.to_q = nn.Linear(dim, inner)
+        self.to_k = nn.Linear(text_dim, inner)
+        self.to_v = nn.Linear(text_dim, inner)
+        self.to_out = nn.ModuleList([nn.Linear(inner, dim), nn.Dropout(dropout)])
+
+    def project_text(self, text: Tensor) -> tuple[Tensor, Tensor]:
+        """`[B, L, text_dim]` to keys and values, each `[B, H, L, D]`."""
+        key, value = self.to_k(text), self.to_v(text)
+        if self.norm_k is not None:
+            key = self.norm_k(key).to(value.dtype)
+        return (
+            split_heads(key, self.heads).transpose(1, 2),
+            split_heads(value, self.heads).transpose(1, 2),
+        )
+
+    def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Read the text.
+
+        Args:
+            x: `[B, N, C]`.
+            key, value: `[B, H, L, D]` from `project_text`.
+            mask: bool `[B, L]`, true where a token may be read; at least one in every row.
+
+        Returns:
+            `[B, N, C]`.
+        """
+        query = self.to_q(x)
+        if self.norm_q is not None:
+            query = self.norm_q(query).to(value.dtype)
+        query = split_heads(query, self.heads).transpose(1, 2)  # [B, H, N, D]
+        if mask is not None:
+            mask = mask[:, None, None]  # [B, 1, 1, L]
+        if query.device.type == "cpu" and key.shape[-2] <= PLAIN_CPU_KEYS:
+            out = _plain_attention(query, key, value, mask)
+        else:
+            out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        out = out.transpose(1, 2).flatten(2)  # [B, N, H*D]
+        for layer in self.to_out:
+            out = layer(out)
+        return out
+
+
+def _plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax attention with fp32 scores: `[B, H, N, D]` x `[B, H, L, D]` to `[B, H, N, D]`."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    query_wide = query.to(wide) * query.shape[-1] ** -0.5
+    scores = query_wide @ key.to(wide).transpose(-1, -2)  # [B, H, N, L]
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return (scores.softmax(-1) @ value.to(wide)).to(query.dtype)

@@ -1,0 +1,1 @@
+"""Transformers: blocks assembled into the published models."""

@@ -1,0 +1,235 @@
+"""What the image transformer and its ControlNet have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from diffusers.loaders import PeftAdapterMixin
+from diffusers.models.cache_utils import CacheMixin
+from torch import Tensor, nn
+
+from sana_like.attention.cross import CrossAttention
+from sana_like.attention.linear import ReLULinearAttention
+from sana_like.layers.embeddings import CaptionProjection, TimeEmbedding, per_row
+from sana_like.layers.glu_mbconv import GLUMBConv
+from sana_like.layers.norm import RMSNorm
+from sana_like.layers.patch import PatchEmbed
+from sana_like.transformers.blocks import SanaTransformerBlock
+from sana_like.transformers.text_context import TextContext, real_tokens
+from sana_like.weights.model import StrictModel
+
+CAPTION_NORM_EPS = 1e-5
+# Text features are far larger than latents; a small start keeps early training calm (SANA,
+# arXiv 2410.10629, section 2.3).
+CAPTION_NORM_INIT = 0.01
+
+
+class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):  # type: ignore[misc]
+    """Patch, time and text embeddings and the stack of blocks.
+
+    Subclasses register their config, call `_build`, and write their own `forward`.
+    """
+
+    _supports_gradient_checkpointing = True
+    # The types are diffusers' own: lists where its base class has None.
+    _no_split_modules = ["SanaTransformerBlock", "PatchEmbed"]  # type: ignore[assignment]  # noqa: RUF012
+    _repeated_blocks = ["SanaTransformerBlock"]  # noqa: RUF012
+    _skip_layerwise_casting_patterns = ["patch_embed", "norm"]  # type: ignore[assignment]  # noqa: RUF012
+    _gradient_checkpointing_func: Callable[..., Tensor]
+
+    def _build(self, *, guidance_embeds: bool = False) -> None:
+        """Create the modules that `self.config` describes.
+
+        Raises:
+            ValueError: the config is not one this family has.
+        """
+        config: Any = self.config
+        check_config(config)
+        dim = config.num_attention_heads * config.attention_head_dim
+        self.inner_dim = dim
+        self.gradient_checkpointing = False
+        self.patch_embed = PatchEmbed(
+            config.in_channels,
+            dim,
+            config.patch_size,
+            config.sample_size,
+            config.interpolation_scale,
+        )
+        self.time_embed = TimeEmbedding(dim, guidance=guidance_embeds)
+        self.caption_projection = CaptionProjection(config.caption_channels, dim)
+        self.caption_norm = RMSNorm(dim, eps=CAPTION_NORM_EPS)
+        self.transformer_blocks: Any = nn.ModuleList(
+            self._build_block(dim) for _ in range(config.num_layers)
+        )
+
+    def _build_block(self, dim: int) -> SanaTransformerBlock:
+        config: Any = self.config
+        mixer = ReLULinearAttention(
+            dim,
+            config.num_attention_heads,
+            config.attention_head_dim,
+            bias=config.attention_bias,
+            dropout=config.dropout,
+            qk_norm=config.qk_norm,
+            clip=config.attention_clip,
+        )
+        cross_attention = CrossAttention(
+            dim,
+            config.num_cross_attention_heads,
+            config.cross_attention_head_dim,
+            text_dim=config.cross_attention_dim,
+            dropout=config.dropout,
+            qk_norm=config.qk_norm,
+        )
+        return SanaTransformerBlock(
+            dim,
+            mixer,
+            cross_attention,
+            GLUMBConv(dim, dim, config.mlp_ratio),
+            norm_eps=config.norm_eps,
+            norm_affine=config.norm_elementwise_affine,
+        )
+
+    def _initialise(self) -> None:
+        """Start values of the published training runs: Xavier, and N(0, 0.02) for embeddings.
+
+        Convolutions, 1x1 ones included, keep torch's own start values, and no gate starts at zero:
+        the blocks' random tables do that work.
+        """
+        for module in self.modules():
+            if type(module) is nn.Linear:
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        for module in [*self.time_embed.modules(), *self.caption_projection.modules()]:
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02)
+        nn.init.constant_(self.caption_norm.weight, CAPTION_NORM_INIT)
+
+    def prepare_text(self, embeds: Tensor, mask: Tensor | None = None) -> TextContext:
+        """Project the text for every block, once per prompt.
+
+        Args:
+            embeds: `[B, L, caption_channels]` in the model's dtype.
+            mask: `[B, L]`, non-zero where a token is real; `None` where all are. Slots that are
+                padding in every row are dropped before anything is computed (not while the
+                compiler traces, which needs fixed shapes). A row without any real token reads all
+                of its slots.
+
+        Returns:
+            What `forward` takes in place of the embeddings.
+
+        Raises:
+            ValueError: a shape is wrong.
+        """
+        channels = self.config["caption_channels"]
+        if embeds.ndim != 3 or embeds.shape[-1] != channels or 0 in embeds.shape:
+            raise ValueError(
+                f"text embeddings have shape {tuple(embeds.shape)}; this model reads [B, L, "
+                f"{channels}] with at least one row and one token"
+            )
+        if mask is not None:
+            mask = real_tokens(mask.to(embeds.device), *embeds.shape[:2])
+            if not torch.compiler.is_compiling():
+                kept = mask.any(dim=0)
+                if not kept.all():
+                    embeds, mask = embeds[:, kept], mask[:, kept]
+                mask = None if mask.all() else mask
+        text = self.caption_norm(self.caption_projection(embeds)).to(embeds.dtype)  # [B, L, C]
+        pairs = [block.project_text(text) for block in self.transformer_blocks]
+        return TextContext(tuple(k for k, _ in pairs), tuple(v for _, v in pairs), mask)
+
+    def _text(self, text: Tensor | TextContext, mask: Tensor | None, batch: int) -> TextContext:
+        """A `TextContext` for `batch` rows, from either form of the text."""
+        if not isinstance(text, TextContext):
+            text = self.prepare_text(text, mask)
+        elif mask is not None:
+            raise ValueError(
+                "a TextContext holds its own mask; give encoder_attention_mask to prepare_text"
+            )
+        if len(text.keys) != len(self.transformer_blocks):
+            raise ValueError(
+                f"the TextContext was prepared for {len(text.keys)} blocks, this model has "
+                f"{len(self.transformer_blocks)}; prepare the text with this model"
+            )
+        if len(text) != batch:
+            raise ValueError(
+                f"the text has {len(text)} rows and the latents {batch}; repeat or select rows "
+                "so that they are equal"
+            )
+        return text
+
+    def _modulation(
+        self, timestep: Tensor | float, guidance: Tensor | float | None, x: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Modulation `[B, 6, C]` of the blocks and `[B, C]` of the last norm, for tokens `x`."""
+        rows = per_row(timestep, x.shape[0], "timestep", x.device)
+        if guidance is not None:
+            guidance = per_row(guidance, x.shape[0], "guidance", x.device)
+        return self.time_embed(rows, guidance, x.dtype)
+
+    def _check_latent(self, latent: Tensor, name: str, attention_mask: Tensor | None) -> None:
+        config: Any = self.config
+        patch = config.patch_size
+        if latent.ndim != 4 or latent.shape[1] != config.in_channels or 0 in latent.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(latent.shape)}; this model reads [B, "
+                f"{config.in_channels}, height, width] with no side of zero"
+            )
+        if latent.shape[2] % patch or latent.shape[3] % patch:
+            raise ValueError(
+                f"{name} is {latent.shape[2]}x{latent.shape[3]}; both sides must be multiples of "
+                f"the patch size {patch}"
+            )
+        if attention_mask is not None:
+            raise ValueError(
+                "attention_mask (over picture tokens) is not supported: linear attention and the "
+                "convolutions read every token; pass None and batch equal sizes only"
+            )
+
+    def _run(self, block: nn.Module, *args: Any) -> Tensor:
+        """One block, recomputed in the backward pass where gradient checkpointing is on."""
+        if torch.is_grad_enabled() and self.gradient_checkpointing:
+            return self._gradient_checkpointing_func(block, *args)
+        return block(*args)
+
+
+def check_config(config: Any) -> None:
+    """Refuse a config whose numbers cannot make a model.
+
+    Raises:
+        ValueError: what is wrong and what is legal.
+    """
+    names = (
+        "in_channels num_attention_heads attention_head_dim num_layers num_cross_attention_heads "
+        "cross_attention_head_dim cross_attention_dim caption_channels sample_size patch_size"
+    )
+    for name in names.split():
+        value = config[name]
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}={value!r} must be a positive whole number")
+    dim = config.num_attention_heads * config.attention_head_dim
+    if config.cross_attention_dim != dim:
+        raise ValueError(
+            f"cross_attention_dim={config.cross_attention_dim} must equal num_attention_heads * "
+            f"attention_head_dim = {dim}: the caption is projected to that width"
+        )
+    if int(config.mlp_ratio * dim) < 1:
+        raise ValueError(f"mlp_ratio={config.mlp_ratio!r} leaves no hidden channel at width {dim}")
+    clip = config.attention_clip
+    if clip is not None and not clip > 0:
+        raise ValueError(f"attention_clip={clip!r} must be positive, or None for no clip")
+
+
+def check_attention_kwargs(attention_kwargs: dict[str, Any] | None) -> None:
+    """Refuse keys that nothing reads; the LoRA `scale` was taken out before.
+
+    Raises:
+        ValueError: a key is left.
+    """
+    if attention_kwargs:
+        raise ValueError(
+            f"attention_kwargs {sorted(attention_kwargs)} are not known; legal: 'scale' (of LoRA)"
+        )

@@ -1,0 +1,187 @@
+"""The text-to-image transformer of SANA, SANA-1.5 and SANA-Sprint."""
+# ruff: noqa: ARG002 - `register_to_config` reads the arguments of `__init__`
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
+import torch
+from diffusers.configuration_utils import register_to_config
+from diffusers.models.modeling_outputs import Transformer2DModelOutput
+from diffusers.utils import apply_lora_scale
+from torch import Tensor, nn
+
+from sana_like.layers.modulation import ModulatedLayerNorm
+from sana_like.layers.patch import unpatchify
+from sana_like.transformers.backbone import SanaBackbone, check_attention_kwargs
+from sana_like.transformers.text_context import TextContext
+
+
+class SanaTransformer2DModel(SanaBackbone):
+    """Predicts the velocity (or, in Sprint, the flow network's output) of a latent picture.
+
+    Sources: SANA (arXiv 2410.10629), SANA-1.5 (2501.18427), SANA-Sprint (2503.09641).
+
+    Args:
+        in_channels, out_channels: of the latent; `out_channels=None` means equal.
+        num_attention_heads, attention_head_dim: of the linear attention; their product is the
+            width C.
+        num_layers: number of blocks.
+        num_cross_attention_heads, cross_attention_head_dim: of the cross-attention.
+        cross_attention_dim: width of the projected caption; equals C.
+        caption_channels: width of the text encoder.
+        mlp_ratio: hidden width of the feed-forward as a multiple of C.
+        dropout: after each attention.
+        attention_bias: biases in the linear attention's query, key and value.
+        sample_size: side of the latent the model was trained on.
+        patch_size: side of a patch of the latent.
+        norm_elementwise_affine: weights in the feed-forward's LayerNorm.
+        norm_eps: of the blocks' LayerNorms.
+        interpolation_scale: `None` for no table of positions; see `layers.patch.sincos_table`.
+        guidance_embeds: whether the guidance scale is embedded (Sprint).
+        guidance_embeds_scale: what a pipeline multiplies the guidance scale with first.
+        qk_norm: `None` or `"rms_norm_across_heads"` (1.5, Sprint).
+        timestep_scale: what a pipeline multiplies its timestep with.
+        attention_clip: clamp of the attended values in every dtype; 65504 for fp16 weights that
+            overflow, `None` for none.
+
+    Raises:
+        ValueError: a setting is out of range.
+    """
+
+    _extension_keys: ClassVar[dict[str, Any]] = {"attention_clip": None}
+
+    @register_to_config
+    def __init__(
+        self,
+        in_channels: int = 32,
+        out_channels: int | None = 32,
+        num_attention_heads: int = 70,
+        attention_head_dim: int = 32,
+        num_layers: int = 20,
+        num_cross_attention_heads: int = 20,
+        cross_attention_head_dim: int = 112,
+        cross_attention_dim: int = 2240,
+        caption_channels: int = 2304,
+        mlp_ratio: float = 2.5,
+        dropout: float = 0.0,
+        attention_bias: bool = False,
+        sample_size: int = 32,
+        patch_size: int = 1,
+        norm_elementwise_affine: bool = False,
+        norm_eps: float = 1e-6,
+        interpolation_scale: float | None = None,
+        guidance_embeds: bool = False,
+        guidance_embeds_scale: float = 0.1,
+        qk_norm: str | None = None,
+        timestep_scale: float = 1.0,
+        attention_clip: float | None = None,
+    ) -> None:
+        super().__init__()
+        self._build(guidance_embeds=guidance_embeds)
+        dim = self.inner_dim
+        self.scale_shift_table = nn.Parameter(torch.randn(2, dim) / dim**0.5)
+        self.norm_out = ModulatedLayerNorm(dim)
+        self.proj_out = nn.Linear(dim, patch_size * patch_size * (out_channels or in_channels))
+        self._initialise()
+
+    @apply_lora_scale("attention_kwargs")
+    def forward(
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | TextContext,
+        timestep: Tensor | float,
+        guidance: Tensor | float | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        attention_kwargs: dict[str, Any] | None = None,
+        controlnet_block_samples: Sequence[Tensor] | None = None,
+        return_dict: bool = True,
+        *,
+        perturbed_layers: Collection[int] = (),
+        perturbed_rows: Tensor | None = None,
+    ) -> Transformer2DModelOutput | tuple[Tensor]:
+        """Predict.
+
+        Args:
+            hidden_states: `[B, in_channels, height, width]`, any size that the patch divides.
+            encoder_hidden_states: `[B, L, caption_channels]`, or what `prepare_text` made of it.
+            timestep: 0-d, `[1]` or `[B]`; fractions are kept.
+            guidance: like `timestep`; needed by a model with `guidance_embeds`, refused by others.
+            encoder_attention_mask: `[B, L]`, non-zero where a text token is real.
+            attention_mask: not supported.
+            attention_kwargs: `{"scale": ...}`, the weight of LoRA adapters.
+            controlnet_block_samples: `[B, N, C]` each; number j is added after block j + 1.
+            return_dict: whether to return an output object or a tuple.
+            perturbed_layers: blocks in which perturbed rows skip self-attention (perturbed
+                attention guidance, arXiv 2403.17377).
+            perturbed_rows: bool `[B]`, the rows to perturb; `None` means all of them.
+
+        Returns:
+            `.sample` `[B, out_channels, height, width]`.
+
+        Raises:
+            ValueError: a shape, layer or argument is wrong; before anything is computed.
+        """
+        check_attention_kwargs(attention_kwargs)
+        self._check_latent(hidden_states, "hidden_states", attention_mask)
+        batch, patch = hidden_states.shape[0], self.config["patch_size"]
+        height, width = hidden_states.shape[2] // patch, hidden_states.shape[3] // patch
+        residuals = self._check_residuals(controlnet_block_samples, (batch, height * width))
+        bypass = self._check_perturbed(perturbed_layers, perturbed_rows, batch)
+        text = self._text(encoder_hidden_states, encoder_attention_mask, batch)
+
+        x = self.patch_embed(hidden_states)  # [B, N, C]
+        modulation, embedded = self._modulation(timestep, guidance, x)
+        for index, block in enumerate(self.transformer_blocks):
+            skipped = bypass if index in perturbed_layers else None
+            key, value, grid = text.keys[index], text.values[index], (1, height, width)
+            x = self._run(block, x, modulation, key, value, text.mask, grid, None, None, skipped)
+            if 0 < index <= len(residuals):
+                x = x + residuals[index - 1].to(x.dtype)
+        table = (self.scale_shift_table + embedded[:, None]).to(x.dtype)  # [B, 2, C]
+        x = self.proj_out(self.norm_out(x, *table.chunk(2, dim=1)))
+        sample = unpatchify(x, height, width, patch)
+        return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
+
+    def _check_residuals(
+        self, residuals: Sequence[Tensor] | None, rows_and_tokens: tuple[int, int]
+    ) -> Sequence[Tensor]:
+        if residuals is None:
+            return ()
+        if len(residuals) >= len(self.transformer_blocks):
+            raise ValueError(
+                f"{len(residuals)} ControlNet residuals for {len(self.transformer_blocks)} blocks; "
+                "block 0 takes none, so there must be fewer residuals than blocks"
+            )
+        expected = (*rows_and_tokens, self.inner_dim)
+        for index, residual in enumerate(residuals):
+            if tuple(residual.shape) != expected:
+                raise ValueError(
+                    f"ControlNet residual {index} has shape {tuple(residual.shape)}, this model "
+                    f"needs {expected}"
+                )
+        return residuals
+
+    def _check_perturbed(
+        self, layers: Collection[int], rows: Tensor | None, batch: int
+    ) -> Tensor | None:
+        wrong = [layer for layer in layers if not 0 <= layer < len(self.transformer_blocks)]
+        if wrong:
+            raise ValueError(
+                f"perturbed_layers {wrong} do not exist; this model has blocks 0 to "
+                f"{len(self.transformer_blocks) - 1}"
+            )
+        if not layers:
+            if rows is not None:
+                raise ValueError("perturbed_rows were given without perturbed_layers")
+            return None
+        if rows is None:
+            return torch.ones(batch, dtype=torch.bool, device=self.device)
+        if rows.dtype != torch.bool or tuple(rows.shape) != (batch,):
+            raise ValueError(
+                f"perturbed_rows is {rows.dtype} of shape {tuple(rows.shape)}; it must be bool of "
+                f"shape ({batch},)"
+            )
+        return rows.to(self.device)
