@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from diffusers.loaders import PeftAdapterMixin
@@ -16,6 +16,8 @@ from sana_like.layers.embeddings import CaptionProjection, TimeEmbedding, per_ro
 from sana_like.layers.glu_mbconv import GLUMBConv
 from sana_like.layers.norm import RMSNorm
 from sana_like.layers.patch import PatchEmbed
+from sana_like.presets import preset
+from sana_like.transformers import cost
 from sana_like.transformers.blocks import SanaTransformerBlock
 from sana_like.transformers.text_context import TextContext, real_tokens
 from sana_like.weights.model import StrictModel
@@ -26,7 +28,7 @@ CAPTION_NORM_EPS = 1e-5
 CAPTION_NORM_INIT = 0.01
 
 
-class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):  # type: ignore[misc]
+class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
     """Patch, time and text embeddings and the stack of blocks.
 
     Subclasses register their config, call `_build`, and write their own `forward`.
@@ -37,6 +39,7 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):  # type: ignore[m
     _no_split_modules = ["SanaTransformerBlock", "PatchEmbed"]  # type: ignore[assignment]  # noqa: RUF012
     _repeated_blocks = ["SanaTransformerBlock"]  # noqa: RUF012
     _skip_layerwise_casting_patterns = ["patch_embed", "norm"]  # type: ignore[assignment]  # noqa: RUF012
+    _is_controlnet: ClassVar[bool] = False
     _gradient_checkpointing_func: Callable[..., Tensor]
 
     def _build(self, *, guidance_embeds: bool = False) -> None:
@@ -107,6 +110,57 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):  # type: ignore[m
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
         nn.init.constant_(self.caption_norm.weight, CAPTION_NORM_INIT)
+
+    @classmethod
+    def from_preset(cls, name: str, **changes: Any) -> Self:
+        """A model of a published architecture with fresh weights.
+
+        Args:
+            name: of a preset in `sana_like.presets`, e.g. `"sana-0.6b-1024"`.
+            changes: config keys that shall differ from the preset, e.g. `num_layers=2`.
+
+        Raises:
+            ValueError: no such preset, or a preset of another class.
+        """
+        chosen = preset(name)
+        if chosen.controlnet != cls._is_controlnet:
+            raise ValueError(f"preset {name!r} describes another class than {cls.__name__}")
+        return cls(**chosen.config() | changes)
+
+    def flops(self, height: int, width: int, tokens: int, batch: int = 1) -> int:
+        """Floating-point operations of one forward pass; see `cost.forward_flops`.
+
+        Args:
+            height, width: of the latent, in latent pixels.
+            tokens: text tokens that are really read.
+            batch: rows.
+        """
+        return cost.forward_flops(
+            self.config, height, width, tokens, batch, outer_macs=self._outer_macs()
+        )
+
+    def _outer_macs(self) -> int:
+        """Multiply-adds per token outside the blocks."""
+        raise NotImplementedError
+
+    def activation_bytes(
+        self,
+        height: int,
+        width: int,
+        tokens: int,
+        batch: int = 1,
+        dtype: torch.dtype | None = None,
+    ) -> int:
+        """Peak bytes of one forward pass without gradients, weights left out, estimated.
+
+        Args:
+            height, width: of the latent, in latent pixels.
+            tokens: text tokens that are really read.
+            batch: rows.
+            dtype: of the activations; `None` means the model's.
+        """
+        config: Any = self.config
+        return cost.activation_bytes(config, height, width, tokens, batch, dtype or self.dtype)
 
     def prepare_text(self, embeds: Tensor, mask: Tensor | None = None) -> TextContext:
         """Project the text for every block, once per prompt.
@@ -188,6 +242,11 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):  # type: ignore[m
                 "attention_mask (over picture tokens) is not supported: linear attention and the "
                 "convolutions read every token; pass None and batch equal sizes only"
             )
+
+    def _grid(self, latent: Tensor) -> tuple[int, int, int]:
+        """(frames, height, width) of the tokens of a latent."""
+        patch = self.config["patch_size"]
+        return 1, latent.shape[2] // patch, latent.shape[3] // patch
 
     def _run(self, block: nn.Module, *args: Any) -> Tensor:
         """One block, recomputed in the backward pass where gradient checkpointing is on."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
@@ -126,9 +127,8 @@ class SanaTransformer2DModel(SanaBackbone):
         """
         check_attention_kwargs(attention_kwargs)
         self._check_latent(hidden_states, "hidden_states", attention_mask)
-        batch, patch = hidden_states.shape[0], self.config["patch_size"]
-        height, width = hidden_states.shape[2] // patch, hidden_states.shape[3] // patch
-        residuals = self._check_residuals(controlnet_block_samples, (batch, height * width))
+        batch, grid = len(hidden_states), self._grid(hidden_states)
+        residuals = self._check_residuals(controlnet_block_samples, (batch, math.prod(grid)))
         bypass = self._check_perturbed(perturbed_layers, perturbed_rows, batch)
         text = self._text(encoder_hidden_states, encoder_attention_mask, batch)
 
@@ -136,14 +136,19 @@ class SanaTransformer2DModel(SanaBackbone):
         modulation, embedded = self._modulation(timestep, guidance, x)
         for index, block in enumerate(self.transformer_blocks):
             skipped = bypass if index in perturbed_layers else None
-            key, value, grid = text.keys[index], text.values[index], (1, height, width)
+            key, value = text.keys[index], text.values[index]
             x = self._run(block, x, modulation, key, value, text.mask, grid, None, None, skipped)
             if 0 < index <= len(residuals):
                 x = x + residuals[index - 1].to(x.dtype)
         table = (self.scale_shift_table + embedded[:, None]).to(x.dtype)  # [B, 2, C]
         x = self.proj_out(self.norm_out(x, *table.chunk(2, dim=1)))
-        sample = unpatchify(x, height, width, patch)
+        sample = unpatchify(x, *grid[1:], self.config["patch_size"])
         return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
+
+    def _outer_macs(self) -> int:
+        config: Any = self.config
+        out_channels = config.out_channels or config.in_channels
+        return self.inner_dim * config.patch_size**2 * (config.in_channels + out_channels)
 
     def _check_residuals(
         self, residuals: Sequence[Tensor] | None, rows_and_tokens: tuple[int, int]

@@ -91,12 +91,11 @@ class TextContext:
         """The chosen rows, as a batch of their own."""
         return self._map(lambda tensor: tensor[index])
 
-    def to(self, *args: torch.device | torch.dtype | str) -> TextContext:
-        """Moved or cast, as `Tensor.to`; the mask is moved and stays boolean."""
-        moved = self._map(lambda t: t if t.dtype == torch.bool else t.to(*args))
-        if moved.mask is None:
-            return moved
-        return TextContext(moved.keys, moved.values, moved.mask.to(moved.keys[0].device))
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> TextContext:
+        """Moved or cast; the mask is moved and stays boolean."""
+        return self._map(lambda t: t.to(device, None if t.dtype == torch.bool else dtype))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> TextContext:
         return TextContext(
