@@ -49,7 +49,7 @@ def resolve_folder(
     if _EMBEDDED_NAME.fullmatch(name) and name in embedded_names():
         return ZOO / name
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if name and folder.is_dir():
         return folder
     if folder.is_file():
         raise WeightsError(f"{folder}: expected a folder in diffusers' layout, found a file.")
