@@ -12,7 +12,7 @@ EVALUATIONS = ("emoji", "autoencoder", "pack")
 def run(
     name: str,
     *,
-    pack: str | Path,
+    pack: str | Path | None = None,
     output: str | Path,
     model: str | Path | None = None,
     limit: int | None = None,
@@ -23,7 +23,7 @@ def run(
 
     Args:
         name: `emoji` (text to image), `autoencoder`, or `pack` (the data alone, without a model).
-        pack: the emoji pack.
+        pack: the emoji pack; None is the one that `build_pack` made.
         output: folder for the report and its sheets; made where missing.
         model: embedded name, folder or hub id; None is the embedded `emoji` or `emoji-ae`.
         limit: judge only so many pictures of each list.
@@ -34,6 +34,12 @@ def run(
         ValueError: where there is no such evaluation, or the pack or model is not fit for it.
         ImportError: where the extra `eval` is not installed.
     """
+    if name not in EVALUATIONS:
+        raise ValueError(f"there is no evaluation {name!r}; choose one of {', '.join(EVALUATIONS)}")
+    if pack is None:
+        from sana_like_train.data.packs import find_pack
+
+        pack = find_pack()
     if name == "emoji":
         from sana_like_train.evaluate.emoji import evaluate_emoji
 
@@ -46,8 +52,6 @@ def run(
         return evaluate_autoencoder(
             model or "emoji-ae", pack, output, limit, device=device, progress=progress
         )
-    if name == "pack":
-        from sana_like_train.evaluate.pack import evaluate_pack
+    from sana_like_train.evaluate.pack import evaluate_pack
 
-        return evaluate_pack(pack, output, limit, device=device)
-    raise ValueError(f"there is no evaluation {name!r}; choose one of {', '.join(EVALUATIONS)}")
+    return evaluate_pack(pack, output, limit, device=device)
