@@ -49,6 +49,7 @@ class Split:
 
     Attributes:
         styles: the product's styles.
+        concepts: codes of all concepts of the pack.
         selected: codes of the product's concepts.
         held_out: codes that training never sees in any style (of the whole pack).
         composition: code -> the one style of it that training never sees (of the whole pack).
@@ -56,6 +57,7 @@ class Split:
     """
 
     styles: tuple[str, ...]
+    concepts: frozenset[str]
     selected: frozenset[str]
     held_out: frozenset[str]
     composition: Mapping[str, str]
@@ -85,21 +87,20 @@ class Split:
 
     def to_json(self) -> str:
         """Return the split as the text of its file."""
-        return json.dumps(
-            {
-                "styles": list(self.styles),
-                "seed": self.seed,
-                "held_out": " ".join(sorted(self.held_out)),
-                "composition": {
-                    style: " ".join(
-                        sorted(code for code, held in self.composition.items() if held == style)
-                    )
-                    for style in self.styles
-                },
-                "selected": " ".join(sorted(self.selected)),
+        content = {
+            "styles": list(self.styles),
+            "seed": self.seed,
+            "held_out": " ".join(sorted(self.held_out)),
+            "composition": {
+                style: " ".join(
+                    sorted(code for code, held in self.composition.items() if held == style)
+                )
+                for style in self.styles
             },
-            indent=1,
-        )
+            "left_out": " ".join(sorted(self.concepts - self.selected)),
+            "concepts": " ".join(sorted(self.concepts)),
+        }
+        return json.dumps(content, indent=1) + "\n"
 
 
 def concepts_of(records: Iterable[Record]) -> list[Concept]:
@@ -156,7 +157,7 @@ def make_split(records: Sequence[Record], *, seed: int, styles: Sequence[str] = 
         own = [style for style in styles if style in concept.styles]
         composition[concept.code] = own[_hash(seed, "style", concept.code) % len(own)]
     selected = frozenset(concept.code for concept in concepts if is_nameable(concept, codes))
-    return Split(tuple(styles), selected, held_out, composition, seed)
+    return Split(tuple(styles), frozenset(codes), selected, held_out, composition, seed)
 
 
 def load_split(source: str | Path = "emoji") -> Split:
@@ -167,9 +168,11 @@ def load_split(source: str | Path = "emoji") -> Split:
     text = read_split_file(source)
     try:
         content = json.loads(text)
+        concepts = frozenset(content["concepts"].split())
         return Split(
             styles=tuple(content["styles"]),
-            selected=frozenset(content["selected"].split()),
+            concepts=concepts,
+            selected=concepts - frozenset(content["left_out"].split()),
             held_out=frozenset(content["held_out"].split()),
             composition={
                 code: style
