@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
+from diffusers.hooks import FirstBlockCacheConfig
+from diffusers.hooks._helpers import TransformerBlockMetadata, TransformerBlockRegistry
 from diffusers.loaders import PeftAdapterMixin
 from diffusers.models.cache_utils import CacheMixin
 from torch import Tensor, nn
@@ -162,6 +164,25 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
         config: Any = self.config
         return cost.activation_bytes(config, height, width, tokens, batch, dtype or self.dtype)
 
+    def enable_cache(self, config: Any) -> None:
+        """Turn on diffusers' first-block cache; `disable_cache` turns it off.
+
+        Wrap each call in `with model.cache_context("cond")` (or another name for each branch).
+
+        Args:
+            config: a `diffusers.FirstBlockCacheConfig`.
+
+        Raises:
+            ValueError: another cache; none of them reaches these blocks.
+        """
+        if not isinstance(config, FirstBlockCacheConfig):
+            raise ValueError(
+                f"{type(config).__name__} does not reach the blocks of {type(self).__name__}; "
+                "legal: FirstBlockCacheConfig"
+            )
+        TransformerBlockRegistry.register(SanaTransformerBlock, TransformerBlockMetadata(0))
+        super().enable_cache(config)
+
     def prepare_text(self, embeds: Tensor, mask: Tensor | None = None) -> TextContext:
         """Project the text for every block, once per prompt.
 
@@ -216,13 +237,13 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
         return text
 
     def _modulation(
-        self, timestep: Tensor | float, guidance: Tensor | float | None, x: Tensor
+        self, timestep: Tensor | float, guidance: Tensor | float | None, latent: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Modulation `[B, 6, C]` of the blocks and `[B, C]` of the last norm, for tokens `x`."""
-        rows = per_row(timestep, x.shape[0], "timestep", x.device)
+        """Modulation `[B, 6, C]` of the blocks and `[B, C]` of the last norm."""
+        rows = per_row(timestep, len(latent), "timestep", latent.device)
         if guidance is not None:
-            guidance = per_row(guidance, x.shape[0], "guidance", x.device)
-        return self.time_embed(rows, guidance, x.dtype)
+            guidance = per_row(guidance, len(latent), "guidance", latent.device)
+        return self.time_embed(rows, guidance, latent.dtype)
 
     def _check_latent(self, latent: Tensor, name: str, attention_mask: Tensor | None) -> None:
         config: Any = self.config
@@ -280,6 +301,33 @@ def check_config(config: Any) -> None:
     clip = config.attention_clip
     if clip is not None and not clip > 0:
         raise ValueError(f"attention_clip={clip!r} must be positive, or None for no clip")
+
+
+def watches_range(model: nn.Module, x: Tensor) -> bool:
+    """Whether a forward pass has to watch for overflow: in fp16, whose range is small."""
+    return x.dtype == torch.float16 and not model.training and not torch.compiler.is_compiling()
+
+
+def require_finite(finite: list[Tensor]) -> None:
+    """Refuse activations that left the range of fp16.
+
+    Args:
+        finite: one bool, 0-d, for the patch embedding and for each block; read at once, so that a
+            device waits once.
+
+    Raises:
+        ValueError: names the first layer whose output is not finite.
+    """
+    if not finite:
+        return
+    flags = torch.stack(finite).tolist()
+    if not all(flags):
+        index = flags.index(False) - 1
+        layer = "patch_embed (or the latent)" if index < 0 else f"transformer_blocks.{index}"
+        raise ValueError(
+            f"activations are not finite after {layer}: float16 holds at most 65504; run the model "
+            "in bfloat16 or float32"
+        )
 
 
 def check_attention_kwargs(attention_kwargs: dict[str, Any] | None) -> None:

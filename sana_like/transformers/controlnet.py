@@ -161,11 +161,11 @@ class SanaControlNetModel(SanaBackbone):
             )
         scales = self._scales(conditioning_scale)
         grid = self._grid(hidden_states)
+        modulation, _ = self._modulation(timestep, guidance, hidden_states)
         text = self._text(encoder_hidden_states, encoder_attention_mask, len(hidden_states))
 
         x = self.patch_embed(hidden_states)  # [B, N, C]
         x = x + self.input_block(self.patch_embed(controlnet_cond.to(x.dtype)))
-        modulation, _ = self._modulation(timestep, guidance, x)
         samples = []
         for index, block in enumerate(self.transformer_blocks):
             key, value = text.keys[index], text.values[index]

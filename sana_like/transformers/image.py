@@ -15,7 +15,12 @@ from torch import Tensor, nn
 
 from sana_like.layers.modulation import ModulatedLayerNorm
 from sana_like.layers.patch import unpatchify
-from sana_like.transformers.backbone import SanaBackbone, check_attention_kwargs
+from sana_like.transformers.backbone import (
+    SanaBackbone,
+    check_attention_kwargs,
+    require_finite,
+    watches_range,
+)
 from sana_like.transformers.text_context import TextContext
 
 
@@ -130,16 +135,20 @@ class SanaTransformer2DModel(SanaBackbone):
         batch, grid = len(hidden_states), self._grid(hidden_states)
         residuals = self._check_residuals(controlnet_block_samples, (batch, math.prod(grid)))
         bypass = self._check_perturbed(perturbed_layers, perturbed_rows, batch)
+        modulation, embedded = self._modulation(timestep, guidance, hidden_states)
         text = self._text(encoder_hidden_states, encoder_attention_mask, batch)
 
         x = self.patch_embed(hidden_states)  # [B, N, C]
-        modulation, embedded = self._modulation(timestep, guidance, x)
+        finite = [x.isfinite().all()] if watches_range(self, x) else []
         for index, block in enumerate(self.transformer_blocks):
             skipped = bypass if index in perturbed_layers else None
             key, value = text.keys[index], text.values[index]
             x = self._run(block, x, modulation, key, value, text.mask, grid, None, None, skipped)
             if 0 < index <= len(residuals):
                 x = x + residuals[index - 1].to(x.dtype)
+            if finite:
+                finite.append(x.isfinite().all())
+        require_finite(finite)
         table = (self.scale_shift_table + embedded[:, None]).to(x.dtype)  # [B, 2, C]
         x = self.proj_out(self.norm_out(x, *table.chunk(2, dim=1)))
         sample = unpatchify(x, *grid[1:], self.config["patch_size"])
