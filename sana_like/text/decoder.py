@@ -57,6 +57,11 @@ class PrefixDecoder:
         """Device of the weights."""
         return next(self.model.parameters()).device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the weights."""
+        return next(self.model.parameters()).dtype
+
     def forget(self) -> None:
         """Drop the kept prefix, after the weights were changed in place."""
         self._prefix = None

@@ -14,6 +14,7 @@ import torch
 from sana_like.text.decoder import PrefixDecoder
 from sana_like.text.encoding import TextEncoding
 from sana_like.text.report import PromptTruncatedWarning, TokenReport
+from sana_like.text.selection import PromptReading, PublishedReading
 from sana_like.text.settings import TextSettings
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PromptEncoder"]
 
-_DROPPED_WORDS = 8
 _RMS_EPS = 1e-6
 
 
@@ -35,8 +35,8 @@ class PromptEncoder:
 
     Args:
         tokenizer: a tokenizer of ``transformers``; it is not changed.
-        text_encoder: a decoder (``AutoModel``) or a causal language model, of which only the decoder
-            is run.
+        text_encoder: a decoder (``AutoModel``) or a causal language model around one; only the
+            decoder is run.
         settings: how prompts are read.
 
     Raises:
@@ -50,8 +50,8 @@ class PromptEncoder:
         self.text_encoder = text_encoder
         self.settings = settings
         self._decoder = PrefixDecoder(text_encoder, settings.hidden_layer)
-        if settings.selection == "prompt" and tokenizer.eos_token_id is None:
-            raise ValueError("selection 'prompt' needs a tokenizer with an end token (eos_token)")
+        rule = PublishedReading if settings.selection == "published" else PromptReading
+        self._rule = rule(tokenizer, settings)
 
     @property
     def width(self) -> int:
@@ -104,121 +104,33 @@ class PromptEncoder:
         texts = [self._prepare(prompt) for prompt in _check_prompts(prompts)]
         where = torch.device(device) if device is not None else self._decoder.device
         if not texts:
-            empty = torch.zeros(0, self.settings.max_sequence_length, self.width, device=where)
-            return TextEncoding(empty, torch.zeros(empty.shape[:2], dtype=torch.bool), ())
-        if self.settings.selection == "published":
-            rows, reports = self._published(texts, negative, batch_size, where)
-        else:
-            rows, reports = self._after_instruction(texts, batch_size, where)
-        for report in reports:
-            if report.truncated:
-                warnings.warn(report.message(), PromptTruncatedWarning, stacklevel=2)
-        return self._pack(rows, reports)
+            shape = (0, self.settings.max_sequence_length)
+            embeds = torch.zeros(*shape, self.width, device=where, dtype=self._decoder.dtype)
+            return TextEncoding(embeds, torch.zeros(shape, device=where, dtype=torch.bool))
+        readings = [self._rule.read(text, negative=negative) for text in texts]
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for row, reading in enumerate(readings):
+            groups.setdefault(reading.ids[: reading.shared], []).append(row)
+        features: dict[int, torch.Tensor] = {}
+        for prefix, rows in groups.items():
+            states = self._decoder.hidden_states(
+                [readings[row].ids for row in rows], prefix, batch_size=batch_size, device=where
+            )
+            for row, state in zip(rows, states, strict=True):
+                features[row] = state[list(readings[row].kept)]  # [n, C]
+        for reading in readings:
+            if reading.report.truncated:
+                warnings.warn(reading.report.message(), PromptTruncatedWarning, stacklevel=2)
+        return self._pack(
+            [features[row] for row in range(len(readings))],
+            tuple(reading.report for reading in readings),
+        )
 
     def _prepare(self, prompt: str) -> str:
         text = prompt.strip()
         return text.lower().strip() if self.settings.lowercase else text
 
-    def _ids(self, text: str, *, special: bool) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=special)["input_ids"])
-
-    @cached_property
-    def _instruction_ids(self) -> list[int]:
-        """Ids of the instruction alone, with the tokenizer's own first token."""
-        return self._ids(self.settings.instruction or "", special=True)
-
-    def _published(
-        self, texts: list[str], negative: bool, batch_size: int, device: torch.device
-    ) -> tuple[list[torch.Tensor], list[TokenReport]]:
-        """SANA's rule: instruction and prompt read as one text of at most ``n + L - 2`` tokens, of
-        which position 0 and the last ``L - 1`` are kept (n: tokens of the instruction alone).
-
-        The text is padded to full length before positions are counted, so the window begins at
-        position n - 1, the instruction's last token: two places are taken by the first token and,
-        in Gemma's vocabulary, by the space that ends the instruction and merges into the prompt.
-        """
-        length = self.settings.max_sequence_length
-        rows: list[torch.Tensor | None] = [None] * len(texts)
-        reports: list[TokenReport | None] = [None] * len(texts)
-        # The unconditional text is the empty one, which training reads without instruction.
-        plain = [negative or not text or not self.settings.instruction for text in texts]
-        for bare in (True, False):
-            chosen = [row for row, is_plain in enumerate(plain) if is_plain == bare]
-            if not chosen:
-                continue
-            lead = "" if bare else self.settings.instruction or ""
-            lead_ids = self._ids(lead, special=True) if bare else self._instruction_ids
-            # One token may merge into the prompt, hence the last one is not shared.
-            limit = length if bare else len(lead_ids) + length - 2
-            full = [self._ids(lead + texts[row], special=True) for row in chosen]
-            cut = [
-                ids if len(ids) <= limit else self._truncated(lead + texts[row], limit)
-                for row, ids in zip(chosen, full, strict=True)
-            ]
-            prefix = [] if bare else _common_prefix([lead_ids[:-1], *[ids[:-1] for ids in cut]])
-            states = self._decoder.hidden_states(cut, prefix, batch_size=batch_size, device=device)
-            for row, all_ids, ids, state in zip(chosen, full, cut, states, strict=True):
-                start = 1 if bare else limit - (length - 1)
-                rows[row] = torch.cat([state[:1], state[start:]])  # [n, C]
-                reports[row] = self._report(lead, texts[row], all_ids, len(ids), limit)
-        return [row for row in rows if row is not None], [r for r in reports if r is not None]
-
-    def _after_instruction(
-        self, texts: list[str], batch_size: int, device: torch.device
-    ) -> tuple[list[torch.Tensor], list[TokenReport]]:
-        """Our own rule: ``[start] instruction | prompt end``, of which the part after the bar is kept.
-
-        The first token of a decoder's input collects attention and has a norm far above the others;
-        it always belongs to the dropped part. The end token sees the whole prompt; it is also what
-        an empty prompt consists of.
-        """
-        limit = self.settings.max_sequence_length - 1
-        prefix = list(self._instruction_ids)
-        start = self.tokenizer.bos_token_id
-        if start is not None and prefix[:1] != [start]:
-            prefix = [start, *prefix]
-        end = [self.tokenizer.eos_token_id]
-        # The leading space makes the first word the token that it is inside a sentence.
-        full = [self._ids(f" {text}", special=False) if text else [] for text in texts]
-        sequences = [[*prefix, *ids[:limit], *end] for ids in full]
-        states = self._decoder.hidden_states(
-            sequences, prefix, batch_size=batch_size, device=device
-        )
-        reports = [
-            TokenReport(
-                tokens_used=min(len(ids), limit),
-                tokens_total=len(ids),
-                token_limit=limit,
-                dropped_words=self._words(ids[limit:]),
-            )
-            for ids in full
-        ]
-        return [state[len(prefix) :] for state in states], reports
-
-    def _truncated(self, text: str, limit: int) -> list[int]:
-        """Ids cut by the tokenizer itself, which keeps the special tokens it puts at the end."""
-        cut = self.tokenizer(text, add_special_tokens=True, truncation=True, max_length=limit)
-        return list(cut["input_ids"])
-
-    def _report(self, lead: str, text: str, full: list[int], used: int, limit: int) -> TokenReport:
-        """Counts of user tokens: those that come after what the lead alone shares with the whole."""
-        shared = len(_common_prefix([self._ids(lead, special=True), full]))
-        extra = len(self._ids("", special=True)) - len(
-            _common_prefix([self._ids("", special=True), full])
-        )
-        del text
-        return TokenReport(
-            tokens_used=max(0, used - shared - extra),
-            tokens_total=max(0, len(full) - shared - extra),
-            token_limit=limit - shared - extra,
-            dropped_words=self._words(full[used:]),
-        )
-
-    def _words(self, ids: list[int]) -> tuple[str, ...]:
-        text = self.tokenizer.decode(ids, skip_special_tokens=True) if ids else ""
-        return tuple(text.split()[:_DROPPED_WORDS])
-
-    def _pack(self, rows: list[torch.Tensor], reports: list[TokenReport]) -> TextEncoding:
+    def _pack(self, rows: list[torch.Tensor], reports: tuple[TokenReport, ...]) -> TextEncoding:
         """Pad to ``[B, L, C]`` with zeros, normalise, check."""
         first = rows[0]
         shape = (len(rows), self.settings.max_sequence_length)
@@ -235,7 +147,7 @@ class PromptEncoder:
                 "the text encoder gave values that are not finite: "
                 f"run it in another dtype than {embeds.dtype} (bfloat16 or float32)"
             )
-        return TextEncoding(embeds, mask, tuple(reports))
+        return TextEncoding(embeds, mask, reports)
 
 
 def _check_prompts(prompts: Sequence[str]) -> list[str]:
@@ -248,13 +160,3 @@ def _check_prompts(prompts: Sequence[str]) -> list[str]:
                 "'' stands for no prompt"
             )
     return list(prompts)
-
-
-def _common_prefix(sequences: Sequence[Sequence[int]]) -> list[int]:
-    """The longest list of ids that all sequences begin with."""
-    shared: list[int] = []
-    for column in zip(*sequences, strict=False):
-        if len(set(column)) > 1:
-            break
-        shared.append(column[0])
-    return shared

@@ -1,9 +1,10 @@
 """Reading of a Llama-shaped decoder and its tokenizer from one GGUF file.
 
 Format: the GGUF specification of the ggml project. Two things differ from the layout of
-``transformers``: names (a table below), and the order of the rows of the query and key projections.
-ggml rotates neighbouring pairs of channels, ``transformers`` rotates the two halves of a head
-against each other; the converter to GGUF therefore interleaves the halves, and this reader undoes it.
+``transformers``: names (a table below), and the order of the rows of the query and key
+projections. ggml rotates neighbouring pairs of channels, ``transformers`` rotates the two halves of
+a head against each other; the converter to GGUF therefore interleaves the halves, and this reader
+undoes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Texts that a decoder reads before the prompt, so that it reads the prompt as a picture's contents.
+"""Texts that a decoder reads before the prompt, so that it takes the prompt as a picture.
 
 SANA (section 2.3.2) calls this the complex human instruction. Nothing is generated: the features of
 the prompt's own tokens, after the instruction was read, are what the transformer sees.

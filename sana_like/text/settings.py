@@ -42,8 +42,8 @@ class TextSettings:
 
     ``"published"``: SANA's rule. The first position and the last L - 1 of instruction and prompt,
     read together; negative and empty prompts are read without instruction.
-    ``"prompt"``: the prompt's tokens and one end token, for all prompts after the instruction; an
-    empty prompt is the end token alone.
+    ``"prompt"``: the instruction's last token and the prompt, all prompts being read after the
+    instruction; an empty prompt is that one token.
     """
 
     def __post_init__(self) -> None:

@@ -1,9 +1,9 @@
 """The embedded text encoder: the first layers of SmolLM2-135M-Instruct.
 
-The GGUF file that :func:`sana_like.zoo.fetch.fetch` gets takes seconds to read. What is needed of it
-is therefore written once, as a safetensors file (bf16) and a ``tokenizer.json``, into the cache
-folder. A manifest beside them, written last, names the hash of the source and of both files: a cache
-that was cut short or changed is noticed and written again.
+The GGUF file that :func:`sana_like.zoo.fetch.fetch` gets takes seconds to read. What is needed of
+it is therefore written once, as a safetensors file (bf16) and a ``tokenizer.json``, into the cache
+folder. A manifest beside them, written last, names the hash of the source and of both files: a
+cache that was cut short or changed is noticed and written again.
 """
 
 from __future__ import annotations

