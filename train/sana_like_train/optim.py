@@ -1,0 +1,155 @@
+"""Optimisers and learning-rate schedules."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from sana_like_train.config import OptimizerConfig, Schedule
+
+# Quintic Newton-Schulz coefficients of Muon (Jordan et al. 2024): steep at zero, so five
+# iterations bring every singular value into about [0.7, 1.2].
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+
+
+def learning_rate_factor(schedule: Schedule, step: int, max_steps: int) -> float:
+    """Factor on the peak learning rate for the optimiser step with index `step` (from 0)."""
+    if step < schedule.warmup_steps:
+        return (step + 1) / (schedule.warmup_steps + 1)
+    if schedule.kind == "constant":
+        return 1.0
+    start = schedule.warmup_steps
+    if schedule.kind == "wsd":
+        start = max(start, max_steps - schedule.decay_steps)
+    done = min(max((step - start) / max(max_steps - start, 1), 0.0), 1.0)
+    shape = 1 - math.sqrt(done) if schedule.kind == "wsd" else 0.5 * (1 + math.cos(math.pi * done))
+    return schedule.floor + (1 - schedule.floor) * shape
+
+
+@torch.no_grad()
+def orthogonalize(matrices: Tensor, iterations: int = 5) -> Tensor:
+    """Replaces the singular values of `[K, R, S]` matrices by values near 1 (Newton-Schulz, bf16).
+
+    Returns a tensor of the same shape and dtype.
+    """
+    a, b, c = _NEWTON_SCHULZ
+    wide = matrices.shape[1] <= matrices.shape[2]
+    x = matrices.bfloat16() if wide else matrices.bfloat16().transpose(1, 2)
+    x = x / matrices.float().flatten(1).norm(dim=1).clamp_min(1e-7).bfloat16()[:, None, None]
+    for _ in range(iterations):
+        gram = x @ x.transpose(1, 2)  # [K, R, R]
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x if wide else x.transpose(1, 2)).to(matrices.dtype)
+
+
+class Muon(Optimizer):
+    """Momentum whose matrix updates are orthogonalised (Jordan et al. 2024), for 2-D weights.
+
+    Updates are scaled by `0.2 * sqrt(max(rows, columns))`, which gives them AdamW's usual RMS, so
+    that one learning rate serves both (Liu et al. 2025, "Muon is scalable").
+
+    Args:
+        params: matrices, or groups of them.
+        lr: learning rate.
+        momentum: Nesterov momentum.
+        weight_decay: decoupled, as in AdamW.
+
+    Raises:
+        ValueError: a parameter that is not a matrix.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.ndim != 2:
+                    raise ValueError(f"Muon takes matrices, got shape {tuple(parameter.shape)}")
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One update; matrices of one shape are orthogonalised together; no closure."""
+        if closure is not None:
+            raise ValueError("Muon takes no closure")
+        for group in self.param_groups:
+            by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_shape[parameter.shape].append(parameter)
+            for parameters in by_shape.values():
+                self._update(parameters, group)
+
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        buffers = []
+        for parameter in parameters:
+            state = self.state[parameter]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            buffers.append(state["momentum_buffer"])
+        torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
+        nesterov = torch._foreach_lerp(gradients, buffers, group["momentum"])
+        update = orthogonalize(torch.stack(nesterov))  # [K, R, S]
+        if group["weight_decay"]:
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        scale = 0.2 * math.sqrt(max(update.shape[1:]))
+        torch._foreach_add_(parameters, list(update), alpha=-group["lr"] * scale)
+
+
+def build_optimizers(module: nn.Module, config: OptimizerConfig, lr: float) -> list[Optimizer]:
+    """AdamW, or Muon and AdamW, over the parameters of a module that require a gradient.
+
+    Each group keeps its peak learning rate under `peak_lr`.
+
+    Raises:
+        ValueError: nothing to train.
+    """
+    decayed, plain, muon = [], [], []
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        excluded = any(part in name for part in config.muon_exclude)
+        if config.kind == "muon" and parameter.ndim == 2 and not excluded:
+            muon.append(parameter)
+        elif parameter.ndim >= 2 and "table" not in name:
+            decayed.append(parameter)
+        else:
+            plain.append(parameter)
+    if not (decayed or plain or muon):
+        raise ValueError("no parameter requires a gradient; check task.trainable")
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay, "peak_lr": lr},
+        {"params": plain, "weight_decay": 0.0, "peak_lr": lr},
+    ]
+    optimizers: list[Optimizer] = [
+        AdamW(
+            [group for group in groups if group["params"]],
+            lr=lr,
+            betas=config.betas,
+            eps=config.eps,
+            fused=True,
+        )
+    ]
+    if muon:
+        peak = lr * config.muon_lr_scale
+        group = {"params": muon, "weight_decay": config.weight_decay, "peak_lr": peak}
+        optimizers.append(Muon([group], lr=peak, momentum=config.momentum))
+    return optimizers
+
+
+def set_learning_rate(optimizers: list[Optimizer], factor: float) -> None:
+    """Sets every group to `factor` times its peak learning rate."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak_lr"] * factor

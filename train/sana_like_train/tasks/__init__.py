@@ -1,0 +1,1 @@
+"""What is trained: one file per task, one interface for the loop."""
