@@ -38,8 +38,8 @@ def make_buckets(pixels: int, multiple: int, max_ratio: float = 2.0) -> tuple[Si
     longest = math.ceil(side * math.sqrt(max_ratio) / multiple)
     for steps in range(shortest, longest + 1):
         height = steps * multiple
-        width = max(1, round(pixels / height / multiple)) * multiple
-        if max(height, width) <= max_ratio * min(height, width):
+        width = round(pixels / height / multiple) * multiple
+        if 0 < max(height, width) <= max_ratio * min(height, width):
             found |= {(height, width), (width, height)}
     square = max(1, round(side / multiple)) * multiple
     found.add((square, square))

@@ -96,8 +96,9 @@ def make_prompt_list(
 
 def load_prompt_list(source: str | Path = "emoji_prompts") -> PromptList:
     """Load a committed list by name, or a file by path; raises `ValueError` if it is not one."""
+    text = read_split_file(source)
     try:
-        content = json.loads(read_split_file(source))
+        content = json.loads(text)
         parts = {
             part: tuple(EvalPrompt(str(row[0]), str(row[1]), int(row[2])) for row in content[part])
             for part in ("seen", "composition", "unseen")
@@ -109,5 +110,5 @@ def load_prompt_list(source: str | Path = "emoji_prompts") -> PromptList:
             width=int(content["width"]),
             **parts,
         )
-    except (KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{source} is not a prompt list: {error!r}") from error

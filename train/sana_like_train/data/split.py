@@ -181,7 +181,7 @@ def load_split(source: str | Path = "emoji") -> Split:
             },
             seed=int(content["seed"]),
         )
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{source} is not a split file: {error!r}") from error
 
 
