@@ -90,8 +90,10 @@ class CrossAttention(nn.Module):
 def _plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax attention with fp32 scores: `[B, H, N, D]` x `[B, H, L, D]` to `[B, H, N, D]`."""
     wide = torch.promote_types(query.dtype, torch.float32)
-    query_wide = query.to(wide) * query.shape[-1] ** -0.5
-    scores = query_wide @ key.to(wide).transpose(-1, -2)  # [B, H, N, L]
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    return (scores.softmax(-1) @ value.to(wide)).to(query.dtype)
+    # Autocast would take the fp32 scores back to half precision.
+    with torch.autocast(query.device.type, enabled=False):
+        query_wide = query.to(wide) * query.shape[-1] ** -0.5
+        scores = query_wide @ key.to(wide).transpose(-1, -2)  # [B, H, N, L]
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        return (scores.softmax(-1) @ value.to(wide)).to(query.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from sana_like_kernels.linear_attention.reference import linear_attention_reference
@@ -36,7 +37,9 @@ def linear_attention(
             "linear_attention needs query, key and value of one shape [B, N, H, D], got "
             f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
         )
-    out = linear_attention_reference(query, key, value, eps=eps)
+    # Autocast would take the fp32 sums back to half precision.
+    with torch.autocast(query.device.type, enabled=False):
+        out = linear_attention_reference(query, key, value, eps=eps)
     if clip is not None:
         out = out.clamp(-clip, clip)
     return out.to(query.dtype)
