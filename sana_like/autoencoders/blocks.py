@@ -16,7 +16,6 @@ from sana_like.layers.norm import channel_norm
 from sana_like_kernels import linear_attention
 
 
-
 def activation(name: str) -> nn.Module:
     """The activation called `name`; raises ValueError for an unknown one."""
     kinds: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU, "relu6": nn.ReLU6}

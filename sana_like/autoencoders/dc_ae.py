@@ -5,7 +5,7 @@ Legend: `B` batch, `Y`, `X` picture, `y`, `x` latent grid, `C` channels, `Z` lat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -33,16 +33,35 @@ def _per_stage(value: str | Sequence[str], stages: int) -> Sequence[str]:
     return (value,) * stages if isinstance(value, str) else value
 
 
+def _first_deep_stage(block_types: Sequence[str]) -> int:
+    """First stage that is worked on whole when tiling.
+
+    Attention reads the whole picture, so tiles of it would differ from the whole. Stages with
+    attention and those at 1/8 and below are small: a picture has 1/64 as many cells there.
+    """
+    attention = [i for i, kind in enumerate(block_types) if kind == "EfficientViTBlock"]
+    return min([3, len(block_types) - 1, *attention])
+
+
+def _reach(stage: nn.Module) -> int:
+    """How many cells away a stage's result can depend on: one per 3x3 convolution."""
+    return sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in stage.modules())
+
+
 class _Checkpointed(nn.Module):
     """Runs stages, recomputing each of their blocks in the backward pass where asked to."""
 
     gradient_checkpointing = False
     _gradient_checkpointing_func: Callable[..., Tensor]
 
-    def run(self, block: nn.Module, x: Tensor) -> Tensor:
-        if self.gradient_checkpointing and torch.is_grad_enabled():
-            return self._gradient_checkpointing_func(block, x)
-        return block(x)
+    def run(self, stages: Iterable[Any], x: Tensor) -> Tensor:
+        for stage in stages:
+            for block in stage:
+                if self.gradient_checkpointing and torch.is_grad_enabled():
+                    x = self._gradient_checkpointing_func(block, x)
+                else:
+                    x = block(x)
+        return x
 
 
 class Encoder(_Checkpointed):
@@ -91,17 +110,30 @@ class Encoder(_Checkpointed):
             self.down_blocks.append(nn.Sequential(*stage))
         self.conv_out = Conv3x3(widths[-1], latent_channels)
         self.out_shortcut = out_shortcut
+        self.split = _first_deep_stage(block_types)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`[B, Y, X, in]` to `[B, y, x, Z]`."""
-        x = self.conv_in(x)
-        for stage in self.down_blocks:
-            for block in stage:
-                x = self.run(block, x)
+    def shallow(self, x: Tensor) -> Tensor:
+        """The stages above the split, convolutions only: `[B, Y, X, in]` to features."""
+        return self.run(self.down_blocks[: self.split], self.conv_in(x))
+
+    def deep(self, x: Tensor) -> Tensor:
+        """The stages below the split: features to `[B, y, x, Z]`."""
+        x = self.run(self.down_blocks[self.split :], x)
         out = self.conv_out(x)
         if self.out_shortcut:
             out = out + average_channels(x, out.shape[-1])
         return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[B, Y, X, in]` to `[B, y, x, Z]`."""
+        return self.deep(self.shallow(x))
+
+    @property
+    def halo(self) -> int:
+        """Reach of `shallow` in pixels, a multiple of its cell."""
+        stages = self.down_blocks[: self.split]
+        reach = 1 + sum(2**i * _reach(stage) for i, stage in enumerate(stages))
+        return -(-reach // 2**self.split) * 2**self.split
 
 
 class Decoder(_Checkpointed):
@@ -159,16 +191,31 @@ class Decoder(_Checkpointed):
             self.conv_out = Conv3x3(width, out_channels)
         else:
             self.conv_out = UpBlock(width, out_channels, interpolate, shortcut=False)
+        self.split = _first_deep_stage(block_types)
 
-    def forward(self, z: Tensor) -> Tensor:
-        """`[B, y, x, Z]` to `[B, Y, X, out]`."""
+    def deep(self, z: Tensor) -> Tensor:
+        """The stages below the split: `[B, y, x, Z]` to features."""
         x = self.conv_in(z)
         if self.in_shortcut_repeats:
             x = x + z.repeat_interleave(self.in_shortcut_repeats, dim=-1)
-        for stage in reversed(self.up_blocks):
-            for block in stage:  # type: ignore[attr-defined]
-                x = self.run(block, x)
+        return self.run(self.up_blocks[self.split :][::-1], x)
+
+    def shallow(self, x: Tensor) -> Tensor:
+        """The stages above the split, convolutions only: features to `[B, Y, X, out]`."""
+        x = self.run(self.up_blocks[: self.split][::-1], x)
         return self.conv_out(self.conv_act(self.norm_out(x)))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """`[B, y, x, Z]` to `[B, Y, X, out]`."""
+        return self.shallow(self.deep(z))
+
+    @property
+    def halo(self) -> int:
+        """Reach of `shallow` in cells of the grid at the split."""
+        # A resampling convolution works on one of its two grids; the coarse one bounds it.
+        stages = self.up_blocks[: self.split]
+        reach = 2 + sum(2**i * (_reach(stage) + 1) for i, stage in enumerate(stages))
+        return -(-reach // 2**self.split)
 
 
 class AutoencoderDC(StrictModel):
@@ -278,9 +325,8 @@ class AutoencoderDC(StrictModel):
         self.temporal_compression_ratio = 1
         self.use_slicing = False
         self.use_tiling = False
-        # Tiles of 512 px show seams on flat areas of 4K pictures; 1024 px do not.
         self.tile_sample_min_height = self.tile_sample_min_width = 1024
-        self.tile_sample_stride_height = self.tile_sample_stride_width = 896
+        self.tile_sample_stride_height = self.tile_sample_stride_width = 1024
 
     def enable_slicing(self) -> None:
         """Work on one picture of a batch at a time."""
@@ -297,28 +343,29 @@ class AutoencoderDC(StrictModel):
         tile_sample_stride_height: int | None = None,
         tile_sample_stride_width: int | None = None,
     ) -> None:
-        """Work on pictures larger than a tile in tiles with feathered seams.
+        """Compute the high resolutions of large pictures tile by tile.
+
+        The result is that of the whole picture up to rounding, without seams: tiles are computed
+        with all of the surrounding that they depend on, and attention, which depends on the whole
+        picture, runs at 1/8 of the resolution and below on the whole.
 
         Args:
-            tile_sample_min_height, tile_sample_min_width: tile size in pixels; default 1024.
-            tile_sample_stride_height, tile_sample_stride_width: distance of neighbouring tiles in
-                pixels; default seven eighths of the tile.
+            tile_sample_min_height, tile_sample_min_width: pictures larger than this, in pixels,
+                are tiled; default 1024.
+            tile_sample_stride_height, tile_sample_stride_width: pixels that one tile delivers;
+                default as above.
 
         Raises:
-            ValueError: a size is no multiple of the compression ratio, or a stride exceeds its
-                tile.
+            ValueError: a size is not a positive multiple of the compression ratio.
         """
         ratio = self.spatial_compression_ratio
         height = tile_sample_min_height or self.tile_sample_min_height
         width = tile_sample_min_width or self.tile_sample_min_width
-        stride_height = tile_sample_stride_height or max(height * 7 // 8 // ratio, 1) * ratio
-        stride_width = tile_sample_stride_width or max(width * 7 // 8 // ratio, 1) * ratio
-        for size, stride in ((height, stride_height), (width, stride_width)):
-            if size % ratio or stride % ratio or not 0 < stride <= size:
-                raise ValueError(
-                    f"tile size and stride must be multiples of {ratio} px with stride <= size, "
-                    f"got size {size} and stride {stride}"
-                )
+        stride_height = tile_sample_stride_height or height
+        stride_width = tile_sample_stride_width or width
+        for size in (height, width, stride_height, stride_width):
+            if size < ratio or size % ratio:
+                raise ValueError(f"tile sizes must be positive multiples of {ratio} px, got {size}")
         self.tile_sample_min_height, self.tile_sample_min_width = height, width
         self.tile_sample_stride_height, self.tile_sample_stride_width = stride_height, stride_width
         self.use_tiling = True
@@ -380,33 +427,38 @@ class AutoencoderDC(StrictModel):
         return function(batch)
 
     def _encode(self, x: Tensor) -> Tensor:
-        tile = (self.tile_sample_min_height, self.tile_sample_min_width)
-        if self.use_tiling and (x.shape[-2] > tile[0] or x.shape[-1] > tile[1]):
-            stride = (self.tile_sample_stride_height, self.tile_sample_stride_width)
-            scale = Fraction(1, self.spatial_compression_ratio)
-            return map_tiles(x, self._encode_whole, tile=tile, stride=stride, scale=scale)
-        return self._encode_whole(x)
+        x = x.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)  # [B, Y, X, C]
+        if self._tiled(x.shape[1], x.shape[2]):
+            core = (self.tile_sample_stride_height, self.tile_sample_stride_width)
+            scale = Fraction(1, 2**self.encoder.split)
+            features = map_tiles(
+                x, self.encoder.shallow, core=core, halo=self.encoder.halo, scale=scale
+            )
+            z = self.encoder.deep(features)
+        else:
+            z = self.encoder(x)
+        return z.permute(0, 3, 1, 2)  # [B, Z, y, x]
 
     def _decode(self, z: Tensor) -> Tensor:
-        ratio = self.spatial_compression_ratio
-        tile = (self.tile_sample_min_height // ratio, self.tile_sample_min_width // ratio)
-        if self.use_tiling and (z.shape[-2] > tile[0] or z.shape[-1] > tile[1]):
-            stride = (
-                self.tile_sample_stride_height // ratio,
-                self.tile_sample_stride_width // ratio,
-            )
-            return map_tiles(
-                z, self._decode_whole, tile=tile, stride=stride, scale=Fraction(ratio)
-            )
-        return self._decode_whole(z)
-
-    def _encode_whole(self, x: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)  # [B, Y, X, C]
-        return self.encoder(x).permute(0, 3, 1, 2)  # [B, Z, y, x]
-
-    def _decode_whole(self, z: Tensor) -> Tensor:
         z = z.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)  # [B, y, x, Z]
-        return self.decoder(z).permute(0, 3, 1, 2)  # [B, C, Y, X]
+        ratio = self.spatial_compression_ratio
+        if self._tiled(z.shape[1] * ratio, z.shape[2] * ratio):
+            cell = 2**self.decoder.split
+            core = (self.tile_sample_stride_height // cell, self.tile_sample_stride_width // cell)
+            x = map_tiles(
+                self.decoder.deep(z),
+                self.decoder.shallow,
+                core=core,
+                halo=self.decoder.halo,
+                scale=Fraction(cell),
+            )
+        else:
+            x = self.decoder(z)
+        return x.permute(0, 3, 1, 2)  # [B, C, Y, X]
+
+    def _tiled(self, height: int, width: int) -> bool:
+        too_large = height > self.tile_sample_min_height or width > self.tile_sample_min_width
+        return self.use_tiling and too_large
 
     @staticmethod
     def _check_planes(planes: Tensor, channels: int, verb: str, noun: str) -> None:
