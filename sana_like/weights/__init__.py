@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from sana_like.weights.hub import resolve_folder as resolve_folder
     from sana_like.weights.int8 import pack_int8 as pack_int8
     from sana_like.weights.int8 import unpack_int8 as unpack_int8
+    from sana_like.weights.lora import LoraReport as LoraReport
+    from sana_like.weights.lora import fuse as fuse
+    from sana_like.weights.lora import load_lora as load_lora
+    from sana_like.weights.lora import lora_scaled as lora_scaled
+    from sana_like.weights.lora import save_lora as save_lora
+    from sana_like.weights.lora import set_scale as set_scale
+    from sana_like.weights.lora import unfuse as unfuse
+    from sana_like.weights.lora import unload_lora as unload_lora
     from sana_like.weights.model import StrictModel as StrictModel
     from sana_like.weights.model import published_state_dict as published_state_dict
     from sana_like.weights.strict import WeightsReader as WeightsReader
@@ -19,13 +27,21 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "LoraReport": "lora",
         "StrictModel": "model",
         "WeightsError": "errors",
         "WeightsReader": "strict",
         "embedded_names": "hub",
+        "fuse": "lora",
+        "load_lora": "lora",
+        "lora_scaled": "lora",
         "pack_int8": "int8",
         "published_state_dict": "model",
         "resolve_folder": "hub",
+        "save_lora": "lora",
+        "set_scale": "lora",
+        "unfuse": "lora",
+        "unload_lora": "lora",
         "unpack_int8": "int8",
     },
 )
