@@ -15,16 +15,26 @@ import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from transformers import DynamicCache
+    from transformers import DynamicCache, PreTrainedModel
 
 __all__ = ["PrefixDecoder", "decoder_stack"]
 
 
-def decoder_stack(model: nn.Module) -> nn.Module:
-    """The decoder without its language-model head; ``model`` itself if it has none."""
-    get_decoder = getattr(model, "get_decoder", None)
-    decoder = get_decoder() if callable(get_decoder) else model
-    return decoder if isinstance(decoder, nn.Module) else model
+def decoder_stack(model: nn.Module) -> PreTrainedModel:
+    """The decoder without its language-model head; ``model`` itself if it has none.
+
+    Raises:
+        ValueError: not a model of ``transformers``.
+    """
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise ValueError(
+            f"the text encoder is a {type(model).__name__}: give a decoder of transformers "
+            "(AutoModel or AutoModelForCausalLM)"
+        )
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+    return decoder if isinstance(decoder, PreTrainedModel) else model
 
 
 class PrefixDecoder:

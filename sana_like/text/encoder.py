@@ -14,7 +14,7 @@ import torch
 from sana_like.text.decoder import PrefixDecoder
 from sana_like.text.encoding import TextEncoding
 from sana_like.text.report import PromptTruncatedWarning, TokenReport
-from sana_like.text.selection import PromptReading, PublishedReading
+from sana_like.text.selection import PromptReading, PublishedReading, Reading
 from sana_like.text.settings import TextSettings
 
 if TYPE_CHECKING:
@@ -125,6 +125,19 @@ class PromptEncoder:
             [features[row] for row in range(len(readings))],
             tuple(reading.report for reading in readings),
         )
+
+    def read(self, prompt: str, *, negative: bool = False) -> Reading:
+        """What :meth:`encode` would read of one prompt and keep of it; the decoder does not run.
+
+        Raises:
+            ValueError: not a string.
+        """
+        (text,) = _check_prompts([prompt])
+        return self._rule.read(self._prepare(text), negative=negative)
+
+    def forget(self) -> None:
+        """Read the instruction again next time, after the decoder's weights were changed."""
+        self._decoder.forget()
 
     def _prepare(self, prompt: str) -> str:
         text = prompt.strip()

@@ -62,12 +62,11 @@ def open_gguf(path: Path) -> GGUFReader:
 def llama_config(reader: GGUFReader) -> dict[str, Any]:
     """Arguments of ``transformers.LlamaConfig`` that describe the file."""
     heads = int(_field(reader, "llama.attention.head_count"))
-    tokens = reader.fields.get("tokenizer.ggml.tokens")
-    vocabulary = reader.fields.get("llama.vocab_size")
-    if vocabulary is None and tokens is None:
-        raise GGUFError("the file states no vocabulary size")
+    vocabulary = _field(reader, "llama.vocab_size", None)
+    if vocabulary is None:
+        vocabulary = len(_field(reader, "tokenizer.ggml.tokens"))
     return {
-        "vocab_size": int(vocabulary.contents()) if vocabulary else len(tokens.data),
+        "vocab_size": int(vocabulary),
         "hidden_size": int(_field(reader, "llama.embedding_length")),
         "intermediate_size": int(_field(reader, "llama.feed_forward_length")),
         "num_hidden_layers": int(_field(reader, "llama.block_count")),

@@ -39,7 +39,7 @@ class _Rule:
         return list(self.tokenizer(text, add_special_tokens=special)["input_ids"])
 
     def report(self, total: int, used: int, limit: int, dropped: list[int]) -> TokenReport:
-        text = self.tokenizer.decode(dropped, skip_special_tokens=True) if dropped else ""
+        text = str(self.tokenizer.decode(dropped, skip_special_tokens=True)) if dropped else ""
         return TokenReport(used, total, limit, tuple(text.split()[:_DROPPED_WORDS]))
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["load_smollm2"]
 
 _LOG = logging.getLogger(__name__)
+_WEIGHTS, _TOKENIZER, _CONFIG = _FILES = ("model.safetensors", "tokenizer.json", "config.json")
+_MANIFEST = "manifest.txt"
 _FORMAT = 1
 """Raised when the content of the cache changes, so that older caches are written again."""
 
@@ -105,7 +107,7 @@ def _build_model(parts: _Parts, dtype: torch.dtype, device: torch.device | str) 
     with torch.device("meta"):
         model = LlamaModel(config)
     if "norm.weight" not in parts.weights:
-        model.norm = torch.nn.Identity()
+        model.set_submodule("norm", torch.nn.Identity())
     weights = {}
     for key in list(parts.weights):
         # Taken out one by one, so that both copies of the whole model never exist together.
@@ -129,31 +131,30 @@ def _build_tokenizer(parts: _Parts) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, padding_side="right", **names)
 
 
+def _manifest(source_hash: str, hashes: dict[str, str]) -> str:
+    """Text of the manifest; a cache is whole if its files give this text again."""
+    lines = [f"format {_FORMAT}", f"source {source_hash}"]
+    return "\n".join([*lines, *(f"{name} {hashes[name]}" for name in _FILES)]) + "\n"
+
+
 def _read_cache(folder: Path, source_hash: str) -> _Parts | None:
     """The cached parts, or ``None`` where there is no cache, or a stale or damaged one."""
     from safetensors.torch import load_file
 
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        _LOG.warning("the cache in %s is unreadable (%s) and is written again", folder, error)
-        return None
-    if (manifest.get("format"), manifest.get("source_sha256")) != (_FORMAT, source_hash):
+    if not (folder / _MANIFEST).is_file():
         return None
     try:
-        for name, expected in manifest["files"].items():
-            if sha256_of(folder / name) != expected:
-                _LOG.warning("%s is damaged and is written again", folder / name)
-                return None
-        tokenizer = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        # Mapped: the pages are shared between processes and read once.
-        weights = load_file(folder / "model.safetensors")
+        stored = (folder / _MANIFEST).read_bytes()
+        hashes = {name: sha256_of(folder / name) for name in _FILES}
+        if stored == _manifest(source_hash, hashes).encode():
+            # Mapped: the pages are read once and shared between processes.
+            weights = load_file(folder / _WEIGHTS)
+            config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+            return _Parts(config, weights, (folder / _TOKENIZER).read_text(encoding="utf-8"))
     except OSError as error:
-        _LOG.warning("the cache in %s is incomplete (%s) and is written again", folder, error)
-        return None
-    return _Parts(manifest["config"], weights, tokenizer)
+        _LOG.debug("cache in %s: %s", folder, error)
+    _LOG.warning("the text encoder's cache in %s is stale or damaged: written again", folder)
+    return None
 
 
 def _write_cache(folder: Path, source_hash: str, parts: _Parts) -> None:
@@ -161,23 +162,19 @@ def _write_cache(folder: Path, source_hash: str, parts: _Parts) -> None:
     from safetensors.torch import save
 
     content = {
-        "model.safetensors": save(parts.weights, metadata={"format": "pt"}),
-        "tokenizer.json": parts.tokenizer.encode("utf-8"),
+        _WEIGHTS: save(parts.weights, metadata={"format": "pt"}),
+        _TOKENIZER: parts.tokenizer.encode("utf-8"),
+        _CONFIG: json.dumps(parts.config, indent=1).encode("utf-8"),
     }
-    manifest = {
-        "format": _FORMAT,
-        "source_sha256": source_hash,
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in content.items()},
-        "config": parts.config,
-    }
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
+    # Last, so that a manifest never speaks of files that are not complete.
+    content[_MANIFEST] = _manifest(source_hash, hashes).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in content.items():
             _write_atomically(folder / name, data)
-        # Last, so that a manifest never speaks of files that are not complete.
-        _write_atomically(folder / "manifest.json", json.dumps(manifest, indent=1).encode("utf-8"))
     except OSError as error:
-        _LOG.warning("text encoder is kept in memory only, %s is not writable: %s", folder, error)
+        _LOG.warning("the text encoder is kept in memory only: cannot write %s (%s)", folder, error)
 
 
 def _write_atomically(path: Path, data: bytes) -> None:
