@@ -101,7 +101,8 @@ def build_emoji_pack(
     if report is not None:
         report("drawing the pictures")
     concepts = read_concepts(archives[EMOJIBASE.name])
-    sources = dict(sorted(_sources(archives, concepts)))
+    by_key = dict(_sources(archives, concepts))
+    sources = {key: by_key[key] for key in sorted(by_key)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         replacing(path) as temporary,
