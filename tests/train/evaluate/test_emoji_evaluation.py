@@ -23,7 +23,8 @@ class ColourFeatures(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         means = F.adaptive_avg_pool2d(pictures, 2).flatten(1)
-        return F.normalize(means - means.mean(), dim=1)
+        # The constant lets the cosine see how bright a colour is, not its hue alone.
+        return F.normalize(torch.cat([means, torch.ones(len(means), 1)], dim=1), dim=1)
 
 
 class Identity(nn.Module):
@@ -50,8 +51,8 @@ class Painter:
         self.asked: list[tuple[str, int]] = []
         self.budget = 10_000
 
-    def to(self, device: str) -> Painter:
-        return self
+    def set_progress_bar_config(self, *, disable: bool) -> None:
+        assert disable
 
     def __call__(self, prompts: list[str], *, generator: list[int], **kwargs) -> SimpleNamespace:
         assert kwargs == {
@@ -85,7 +86,7 @@ def stage(
     painter = Painter(records)
     monkeypatch.setattr(emoji, "FeatureExtractor", ColourFeatures)
     monkeypatch.setattr(features, "user_cache_dir", lambda name: tmp_path / "cache")
-    monkeypatch.setattr(features, "FEATURE_WIDTH", 12)
+    monkeypatch.setattr(features, "FEATURE_WIDTH", 13)
     monkeypatch.setattr(
         emoji, "SanaPipeline", SimpleNamespace(from_pretrained=lambda folder, **_: painter)
     )

@@ -88,7 +88,8 @@ def evaluate_emoji(
         )
     extractor = FeatureExtractor()
     folder = resolve_folder(model)
-    pipeline = SanaPipeline.from_pretrained(folder, torch_dtype=dtype).to(device)
+    pipeline: Any = SanaPipeline.from_pretrained(folder, dtype=dtype, device=device)
+    pipeline.set_progress_bar_config(disable=True)
     written = Path(output)
     settings = {
         "steps": lists.steps,
