@@ -1,0 +1,11 @@
+"""What can be wrong with a picture file."""
+
+from __future__ import annotations
+
+
+class PictureError(ValueError):
+    """A picture, a recipe or a file name that cannot be used; the message names it."""
+
+
+class PictureNotice(UserWarning):
+    """A picture was read, but not all of it was used or understood."""
