@@ -11,6 +11,8 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from sana_like_train.data.records import Record
 
@@ -68,3 +70,18 @@ def picture_array(records: list[Record], side: int, folder: Path) -> NDArray[np.
     finally:
         temporary.unlink(missing_ok=True)
     return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Writes safetensors under a temporary name and renames it."""
+    temporary = path.with_suffix(f".{os.getpid()}.writing")
+    try:
+        save_file(tensors, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Reads safetensors, memory-mapped."""
+    return load_file(path)

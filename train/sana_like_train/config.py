@@ -23,8 +23,8 @@ class EMA(Section):
     The decay at step n is `min(decay, (1 + n) / (warmup + n))`, so that early weights fade fast.
     """
 
-    decay: float = Field(0.999, ge=0, lt=1)
-    warmup: float = Field(10.0, ge=1)
+    decay: float = Field(default=0.999, ge=0, lt=1)
+    warmup: float = Field(default=10.0, ge=1)
 
 
 class Schedule(Section):
@@ -35,9 +35,9 @@ class Schedule(Section):
     """
 
     kind: Literal["constant", "cosine", "wsd"] = "cosine"
-    warmup_steps: int = Field(200, ge=0)
-    decay_steps: int = Field(0, ge=0)
-    floor: float = Field(0.0, ge=0, le=1)
+    warmup_steps: int = Field(default=200, ge=0)
+    decay_steps: int = Field(default=0, ge=0)
+    floor: float = Field(default=0.0, ge=0, le=1)
 
 
 class OptimizerConfig(Section):
@@ -55,10 +55,10 @@ class OptimizerConfig(Section):
 
     kind: Literal["adamw", "muon"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.99)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
-    momentum: float = Field(0.95, ge=0, lt=1)
-    muon_lr_scale: float = Field(1.0, gt=0)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    muon_lr_scale: float = Field(default=1.0, gt=0)
     muon_exclude: tuple[str, ...] = (
         "patch_embed",
         "time_embed",
@@ -93,26 +93,26 @@ class TrainConfig(Section):
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
 
-    seed: int = Field(0, ge=0)
-    batch_size: int = Field(16, ge=1)
-    gradient_accumulation: int = Field(1, ge=1)
-    max_steps: int = Field(10_000, ge=1)
-    max_hours: float | None = Field(None, gt=0)
-    max_samples: int | None = Field(None, ge=1)
-    lr: float = Field(1e-3, gt=0)
-    clip_norm: float | None = Field(1.0, gt=0)
+    seed: int = Field(default=0, ge=0)
+    batch_size: int = Field(default=16, ge=1)
+    gradient_accumulation: int = Field(default=1, ge=1)
+    max_steps: int = Field(default=10_000, ge=1)
+    max_hours: float | None = Field(default=None, gt=0)
+    max_samples: int | None = Field(default=None, ge=1)
+    lr: float = Field(default=1e-3, gt=0)
+    clip_norm: float | None = Field(default=1.0, gt=0)
     precision: Literal["fp32", "bf16"] = "bf16"
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: Schedule = Schedule()
     ema: EMA | None = EMA()
     init_from: str | None = None
-    checkpoint_minutes: float | None = Field(10.0, gt=0)
-    checkpoint_steps: int | None = Field(None, ge=1)
-    keep_last: int = Field(2, ge=1)
-    sample_steps: int | None = Field(None, ge=1)
-    evaluate_steps: int | None = Field(None, ge=1)
-    log_steps: int = Field(20, ge=1)
-    log_seconds: float = Field(30.0, gt=0)
+    checkpoint_minutes: float | None = Field(default=10.0, gt=0)
+    checkpoint_steps: int | None = Field(default=None, ge=1)
+    keep_last: int = Field(default=2, ge=1)
+    sample_steps: int | None = Field(default=None, ge=1)
+    evaluate_steps: int | None = Field(default=None, ge=1)
+    log_steps: int = Field(default=20, ge=1)
+    log_seconds: float = Field(default=30.0, gt=0)
     gradient_checkpointing: bool = False
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
 
@@ -138,7 +138,9 @@ class DataConfig(Section):
         composition: with a split, train on its composition part too (no captions are learned by
             an autoencoder).
         styles: keep only these; none keeps all.
-        resolution: side in pixels to which pictures are brought.
+        caption: for pictures that come without one.
+        resolution: side in pixels to which pictures are brought (its square is the area of all
+            buckets where pictures have other shapes).
         cache_dir: where decoded pictures, latents and text features are kept; none takes the
             user cache folder.
     """
@@ -148,18 +150,19 @@ class DataConfig(Section):
     selected: bool = True
     composition: bool = False
     styles: tuple[str, ...] | None = None
-    resolution: int = Field(256, ge=32)
+    caption: str | None = None
+    resolution: int = Field(default=256, ge=32)
     cache_dir: str | None = None
 
 
 class Adversary(Section):
     """Patch discriminator with hinge loss for the decoder refinement."""
 
-    weight: float = Field(0.05, gt=0)
-    lr: float = Field(2e-4, gt=0)
-    width: int = Field(64, ge=8)
-    layers: int = Field(3, ge=1, le=5)
-    start_step: int = Field(0, ge=0)
+    weight: float = Field(default=0.05, gt=0)
+    lr: float = Field(default=2e-4, gt=0)
+    width: int = Field(default=64, ge=8)
+    layers: int = Field(default=3, ge=1, le=5)
+    start_step: int = Field(default=0, ge=0)
 
 
 class AutoencoderTask(Section):
@@ -181,15 +184,15 @@ class AutoencoderTask(Section):
     kind: Literal["autoencoder"] = "autoencoder"
     model: dict[str, Any]
     phase: Literal["reconstruction", "latent_adaptation", "decoder_refinement"] = "reconstruction"
-    crop: int | None = Field(128, ge=32)
+    crop: int | None = Field(default=128, ge=32)
     crop_schedule: tuple[tuple[int, int, int], ...] = ()
     trainable: tuple[str, ...] | None = None
-    white_background: float = Field(0.5, ge=0, le=1)
-    gradient_weight: float = Field(0.5, ge=0)
-    perceptual_weight: float = Field(0.0, ge=0)
-    latent_noise: float = Field(0.0, ge=0)
+    white_background: float = Field(default=0.5, ge=0, le=1)
+    gradient_weight: float = Field(default=0.5, ge=0)
+    perceptual_weight: float = Field(default=0.0, ge=0)
+    latent_noise: float = Field(default=0.0, ge=0)
     adversary: Adversary | None = None
-    evaluate_pictures: int = Field(160, ge=1)
+    evaluate_pictures: int = Field(default=160, ge=1)
 
 
 class TimeSampling(Section):
@@ -199,8 +202,8 @@ class TimeSampling(Section):
     """
 
     mean: float = 0.0
-    std: float = Field(1.0, gt=0)
-    shift: float = Field(1.0, gt=0)
+    std: float = Field(default=1.0, gt=0)
+    shift: float = Field(default=1.0, gt=0)
 
 
 class Augment(Section):
@@ -214,18 +217,18 @@ class Augment(Section):
         mirror: whether variants may be mirrored.
     """
 
-    variants: int = Field(0, ge=0)
-    probability: float = Field(0.5, ge=0, le=1)
-    shift: float = Field(0.06, ge=0, lt=0.5)
-    zoom: float = Field(0.08, ge=0, lt=0.5)
+    variants: int = Field(default=0, ge=0)
+    probability: float = Field(default=0.5, ge=0, le=1)
+    shift: float = Field(default=0.06, ge=0, lt=0.5)
+    zoom: float = Field(default=0.08, ge=0, lt=0.5)
     mirror: bool = False
 
 
 class LoRA(Section):
     """Low-rank adapters in place of full training."""
 
-    rank: int = Field(16, ge=1)
-    alpha: float = Field(16.0, gt=0)
+    rank: int = Field(default=16, ge=1)
+    alpha: int = Field(default=16, gt=0)
     target_modules: tuple[str, ...] = ("to_q", "to_k", "to_v", "to_out.0")
 
 
@@ -243,7 +246,10 @@ class TextToImageTask(Section):
         contrastive_weight: pushes the prediction away from another sample's target
             (contrastive flow matching); 0 is off.
         lora: adapters; none trains all weights.
-        sample_prompts: for the sample sheet.
+        sample_prompts, sample_steps, sample_guidance, sample_shift: of the sample sheet.
+        evaluate_pictures: measured of each part of the split.
+        metric: by which the best checkpoint is chosen: `flow_loss` (mean over the parts of the
+            split), `flow_loss_train`, `flow_loss_composition` or `flow_loss_held_out`.
     """
 
     kind: Literal["text_to_image"] = "text_to_image"
@@ -251,15 +257,17 @@ class TextToImageTask(Section):
     autoencoder: str = "emoji-ae"
     text_encoder: str = "smollm2"
     text_settings: Literal["embedded", "published"] = "embedded"
-    caption_dropout: float = Field(0.1, ge=0, le=1)
+    caption_dropout: float = Field(default=0.1, ge=0, le=1)
     time: TimeSampling = TimeSampling()
     augment: Augment = Augment()
-    contrastive_weight: float = Field(0.0, ge=0, lt=1)
+    contrastive_weight: float = Field(default=0.0, ge=0, lt=1)
     lora: LoRA | None = None
     sample_prompts: tuple[str, ...] = ()
-    sample_steps: int = Field(20, ge=1)
-    sample_guidance: float = Field(4.0, ge=1)
-    evaluate_pictures: int = Field(256, ge=1)
+    sample_steps: int = Field(default=20, ge=1)
+    sample_guidance: float = Field(default=4.0, ge=1)
+    sample_shift: float = Field(default=1.0, gt=0)
+    evaluate_pictures: int = Field(default=256, ge=1)
+    metric: str = "flow_loss"
 
 
 Task = Annotated[AutoencoderTask | TextToImageTask, Field(discriminator="kind")]

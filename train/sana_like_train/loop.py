@@ -157,7 +157,7 @@ class Trainer:
             last = micro == config.gradient_accumulation - 1
             logs = self._micro_step(batch, last)
             progress.micro += 1
-            progress.samples += self.task.batch_size(progress.step) * position.world
+            progress.samples += len(batch.keys) * position.world
         norm = self._clipped(self.objective)
         if norm is not None:
             logs["grad_norm"] = norm

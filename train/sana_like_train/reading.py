@@ -128,22 +128,25 @@ def _closest(given: str, legal: list[str]) -> str:
 
 def _legal_keys(location: tuple[int | str, ...]) -> list[str]:
     """Keys allowed at a location of a validation error."""
-    section: Any = Recipe
+    section: type[BaseModel] = Recipe
     for part in location:
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            field = section.model_fields.get(str(part))
-            section = field.annotation if field else None
-        options = [section, *get_args(section)]
-        models = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
-        tagged = [m for m in models if "kind" in m.model_fields and _tag(m) == part]
-        section = (tagged or models or [None])[0] if part != "task" else section
-    if isinstance(section, type) and issubclass(section, BaseModel):
-        return list(section.model_fields)
-    return []
+        field = section.model_fields.get(str(part))
+        annotation = field.annotation if field else None
+        models = [o for o in (annotation, *get_args(annotation)) if _is_section(o)]
+        if field is None:  # the tag of a union names the section that was tried
+            models = [m for m in _tasks() if m.model_fields["kind"].default == part]
+        if not models:
+            return []
+        section = models[0]
+    return list(section.model_fields)
 
 
-def _tag(model: type[BaseModel]) -> Any:
-    return model.model_fields["kind"].default
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _tasks() -> list[type[BaseModel]]:
+    return list(get_args(Recipe.model_fields["task"].annotation))
 
 
 def _explain(error: ValidationError, source: str) -> str:

@@ -13,12 +13,15 @@ import platformdirs
 import torch
 
 from sana_like.autoencoders.dc_ae import AutoencoderDC
+from sana_like.transformers.image import SanaTransformer2DModel
+from sana_like.weights.hub import resolve_folder
 from sana_like_train import checkpoint
-from sana_like_train.config import AutoencoderTask, ConfigError, Recipe
+from sana_like_train.config import AutoencoderTask, ConfigError, Recipe, TextToImageTask
 from sana_like_train.loop import Result, Trainer
 from sana_like_train.reading import dump, resolve
 from sana_like_train.tasks.autoencoder import AutoencoderTraining
 from sana_like_train.tasks.base import TrainingTask, derived_seed
+from sana_like_train.tasks.text_to_image import TextToImageTraining
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +98,7 @@ def export(
     recipe = resolve(path / "recipe.yaml", ["train.precision=fp32"])
     trainer = Trainer(recipe, build_task(recipe), base)
     trainer.resume(path)
-    trainer.with_averages(lambda: trainer.task.export(folder, trainer.device, int8=int8))
+    trainer.with_averages(lambda: trainer.task.export(folder, int8=int8))
     return path
 
 
@@ -110,7 +113,40 @@ def build_task(recipe: Recipe) -> TrainingTask:
         model = build_model(AutoencoderDC, recipe.task.model, recipe.train.init_from)
         _checkpointing(model, recipe)
         return AutoencoderTraining(recipe, model)
-    raise ConfigError(f"no training for task.kind={recipe.task.kind!r}")
+    model = build_model(SanaTransformer2DModel, recipe.task.model, _transformer_source(recipe))
+    _checkpointing(model, recipe)
+    _adapt(model, recipe.task)
+    return TextToImageTraining(recipe, model, pick_device(recipe.train.device))
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that a recipe's `train.device` means; per process under a launcher."""
+    if name == "cpu":
+        return torch.device("cpu")
+    from accelerate import PartialState
+
+    return PartialState().device
+
+
+def _transformer_source(recipe: Recipe) -> str | None:
+    """`train.init_from`, or the transformer inside it where that is a pipeline folder."""
+    source = recipe.train.init_from
+    if source is None:
+        return None
+    inside = resolve_folder(source) / "transformer"
+    return str(inside) if inside.is_dir() else source
+
+
+def _adapt(model: SanaTransformer2DModel, task: TextToImageTask) -> None:
+    if task.lora is None:
+        return
+    from peft import LoraConfig
+
+    lora = task.lora
+    targets = list(lora.target_modules)
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets)
+    model.requires_grad_(False)
+    model.add_adapter(config)
 
 
 def build_model(cls: Any, config: dict[str, Any], init_from: str | None) -> Any:

@@ -118,8 +118,9 @@ class AutoencoderTraining(TrainingTask):
         self.config = config
         self.seed = recipe.train.seed
         self.default_batch = recipe.train.batch_size
-        train, held_out = select_records(recipe.data)
-        held_out = evenly(held_out, config.evaluate_pictures)
+        parts = select_records(recipe.data)
+        train = parts.train + (parts.composition if recipe.data.composition else [])
+        held_out = evenly(parts.held_out or train, config.evaluate_pictures)
         folder = cache_folder(recipe.data.cache_dir)
         self.side = recipe.data.resolution
         self.keys = [record.key for record in train]
@@ -127,7 +128,7 @@ class AutoencoderTraining(TrainingTask):
         self.held_out: list[Record] = held_out
         self.held_out_pictures = picture_array(held_out, self.side, folder)
         self.order = SampleOrder(len(train), self.seed)
-        self.exported = model.train()
+        self.exported: Any = model.train()
         self._choose_trainable(model)
         discriminator = None
         if config.adversary:
@@ -135,7 +136,7 @@ class AutoencoderTraining(TrainingTask):
             self.critic = CriticObjective(discriminator)
             self.critic_lr = config.adversary.lr
         self.objective = ReconstructionObjective(model, config, discriminator)
-        model.to(memory_format=torch.channels_last)
+        self.exported.to(memory_format=torch.channels_last)
         logger.info("%d pictures to train on, %d held out", len(train), len(held_out))
 
     def _choose_trainable(self, model: AutoencoderDC) -> None:
@@ -162,10 +163,6 @@ class AutoencoderTraining(TrainingTask):
             if step >= start:
                 crop, batch_size = later_crop or self.side, later_batch
         return min(crop, self.side), batch_size
-
-    def batch_size(self, step: int) -> int:
-        """Samples per micro step, as the crop schedule says."""
-        return self._stage(step)[1]
 
     def make_batch(self, position: Position) -> Batch:
         """Random crops of random pictures on white or on a random colour."""
@@ -232,9 +229,10 @@ class AutoencoderTraining(TrainingTask):
         return torch.cat(rows, dim=1)
 
     @torch.no_grad()
-    def latent_spread(self, device: torch.device, count: int = 512) -> float:
+    def latent_spread(self, count: int = 512) -> float:
         """Standard deviation of the latents of `count` training pictures on white."""
         chosen = np.linspace(0, len(self.keys) - 1, min(count, len(self.keys))).astype(int)
+        device = next(self.exported.parameters()).device
         total, squares, number = 0.0, 0.0, 0
         for start in range(0, len(chosen), _MEASURE_BATCH):
             rgba = torch.from_numpy(np.array(self.pictures[chosen[start : start + _MEASURE_BATCH]]))
@@ -245,7 +243,7 @@ class AutoencoderTraining(TrainingTask):
             number += latent.numel()
         return (squares / number - (total / number) ** 2) ** 0.5
 
-    def export(self, folder: Path, device: torch.device, *, int8: bool = False) -> None:
+    def export(self, folder: Path, *, int8: bool = False) -> None:
         """Writes the model with the `scaling_factor` that gives its latents unit variance."""
-        self.exported.register_to_config(scaling_factor=round(1 / self.latent_spread(device), 5))
+        self.exported.register_to_config(scaling_factor=round(1 / self.latent_spread(), 5))
         self.exported.save_pretrained(folder, int8=int8)

@@ -6,6 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -89,15 +90,11 @@ class TrainingTask(ABC):
     """
 
     objective: nn.Module
-    exported: nn.Module
+    exported: Any  # one of our models; attributes of modules are untyped
     critic: nn.Module | None = None
     critic_lr: float = 0.0
     metric: str
     higher_is_better: bool
-
-    @abstractmethod
-    def batch_size(self, step: int) -> int:
-        """Samples per process and micro step at an optimiser step."""
 
     @abstractmethod
     def make_batch(self, position: Position) -> Batch:
@@ -112,5 +109,10 @@ class TrainingTask(ABC):
         """A contact sheet `[3, Y, X]` in [-1, 1] from the exported module as it stands."""
 
     @abstractmethod
-    def export(self, folder: Path, device: torch.device, *, int8: bool = False) -> None:
-        """Writes the exported module as a folder that `from_pretrained` loads."""
+    def export(self, folder: Path, *, int8: bool = False) -> None:
+        """Writes the exported module as a folder that `from_pretrained` loads.
+
+        Args:
+            folder: to write.
+            int8: store weights as int8 with a scale per output channel.
+        """

@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from sana_like_train.config import ConfigError, DataConfig
+from sana_like_train.data.captions import Caption
 from sana_like_train.data.records import Record, load_records
 from sana_like_train.data.split import load_split
 
 
-def select_records(config: DataConfig) -> tuple[list[Record], list[Record]]:
-    """Training records and held-out records of a recipe's data section.
+@dataclass(frozen=True)
+class Parts:
+    """Records by what a run does with them; without a split all are trained on, none held out."""
 
-    Without a split both are all records.
+    train: list[Record]
+    composition: list[Record]
+    held_out: list[Record]
+
+
+def select_records(config: DataConfig) -> Parts:
+    """The records of a recipe's data section.
 
     Raises:
         ConfigError: nothing is left to train on.
     """
     records = load_records(config.source)
+    if config.caption is not None:
+        given = (Caption(config.caption),)
+        records = [r if r.captions else replace(r, captions=given) for r in records]
     if config.styles is not None:
         records = [record for record in records if record.style in config.styles]
-    train, held_out = records, records
+    parts = Parts(records, [], [])
     if config.split is not None:
         split = load_split(config.split)
-        train = split.records(records, "train", selected=config.selected)
-        if config.composition:
-            train += split.records(records, "composition", selected=config.selected)
-        held_out = split.records(records, "held_out", selected=config.selected)
-    if not train or not held_out:
-        raise ConfigError(
-            f"data: {len(train)} records to train on and {len(held_out)} held out are left of "
-            f"{config.source}; check data.styles, data.split and data.selected"
+        parts = Parts(
+            split.records(records, "train", selected=config.selected),
+            split.records(records, "composition", selected=config.selected),
+            split.records(records, "held_out", selected=config.selected),
         )
-    return train, held_out
+    if not parts.train:
+        raise ConfigError(
+            f"data: no record of {config.source} is left to train on; check data.styles, "
+            "data.split and data.selected"
+        )
+    return parts
 
 
 def evenly(records: list[Record], count: int) -> list[Record]:

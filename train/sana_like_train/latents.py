@@ -1,0 +1,171 @@
+"""Latents of all pictures of a run, encoded once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from filelock import FileLock
+from torch import Tensor
+
+from sana_like.autoencoders.dc_ae import AutoencoderDC
+from sana_like_train.cache import fingerprint, read_tensors, write_tensors
+from sana_like_train.config import Augment
+from sana_like_train.data.buckets import Size, fit_to_bucket
+from sana_like_train.data.records import Record
+from sana_like_train.tasks.base import derived_seed
+
+logger = logging.getLogger(__name__)
+
+_ENCODE_PIXELS = 8 * 256 * 256
+
+
+@dataclass(frozen=True)
+class PackedLatents:
+    """Scaled latents of N pictures with V variants each (the picture itself is variant 0).
+
+    Attributes:
+        flat: fp16, all latents end to end; picture by picture, variant by variant.
+        offsets: `[N]`, where each picture's variant 0 starts.
+        shapes: `(Z, y, x)` of each picture's latents.
+    """
+
+    flat: Tensor
+    offsets: list[int]
+    shapes: list[tuple[int, int, int]]
+
+    def get(self, picture: int, variant: int = 0) -> Tensor:
+        """`[Z, y, x]` fp32."""
+        shape = self.shapes[picture]
+        start = self.offsets[picture] + variant * math.prod(shape)
+        return self.flat[start : start + math.prod(shape)].view(shape).float()
+
+
+def pack_latents(
+    records: Sequence[Record],
+    sizes: Sequence[Size],
+    autoencoder: AutoencoderDC,
+    augment: Augment,
+    folder: Path,
+    *,
+    seed: int,
+    half: bool,
+) -> PackedLatents:
+    """Latents of the records times `scaling_factor`, from the cache folder where they exist.
+
+    Args:
+        records: their pictures are laid on white.
+        sizes: (height, width) to which each is brought.
+        autoencoder: in eval mode, on the device that encodes.
+        augment: how many variants and of what kind.
+        folder: of all caches.
+        seed: of the variants.
+        half: encode under bf16 autocast.
+    """
+    names = [
+        f"{r.key}:{r.picture.path}:{r.picture.offset}:{s}"
+        for r, s in zip(records, sizes, strict=True)
+    ]
+    variants = augment.model_dump_json(exclude={"probability"}) if augment.variants else "plain"
+    weights = _weights_hash(autoencoder)
+    name = fingerprint(weights, variants, str(seed if augment.variants else 0), *names)
+    path = folder / "latents" / f"{name}.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"), torch.no_grad():
+        if not path.exists():
+            logger.info("encoding %d pictures into %s", len(records), path)
+            flat = _encode(records, sizes, autoencoder, augment, seed, half)
+            write_tensors(path, {"flat": flat})
+    ratio = autoencoder.spatial_compression_ratio
+    channels = autoencoder.config["latent_channels"]
+    shapes = [(channels, height // ratio, width // ratio) for height, width in sizes]
+    lengths = np.array([math.prod(shape) * (1 + augment.variants) for shape in shapes])
+    offsets = np.concatenate([[0], lengths.cumsum()])[:-1]
+    return PackedLatents(read_tensors(path)["flat"], offsets.tolist(), shapes)
+
+
+def _encode(
+    records: Sequence[Record],
+    sizes: Sequence[Size],
+    autoencoder: AutoencoderDC,
+    augment: Augment,
+    seed: int,
+    half: bool,
+) -> Tensor:
+    device = next(autoencoder.parameters()).device
+    scale = autoencoder.config["scaling_factor"]
+    done: list[Tensor] = [torch.empty(0)] * len(records)
+    by_size: dict[Size, list[int]] = {}
+    for index, size in enumerate(sizes):
+        by_size.setdefault(size, []).append(index)
+    count = 0
+    for size, members in by_size.items():
+        pictures_at_once = max(1, _ENCODE_PIXELS // (size[0] * size[1] * (1 + augment.variants)))
+        for start in range(0, len(members), pictures_at_once):
+            chosen = members[start : start + pictures_at_once]
+            stacks = [_variants(records[i], size, augment, seed) for i in chosen]
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                latents = autoencoder.encode(torch.cat(stacks).to(device)).latent * scale
+            parts = latents.to("cpu", torch.float16).chunk(len(chosen))
+            for i, part in zip(chosen, parts, strict=True):
+                done[i] = part.flatten()
+            count += len(chosen)
+            if count // 500 != (count - len(chosen)) // 500:
+                logger.info("encoded %d of %d pictures", count, len(records))
+    flat = torch.cat(done)
+    if not bool(torch.isfinite(flat).all()):
+        bad = next(
+            r.key for r, part in zip(records, done, strict=True) if not part.isfinite().all()
+        )
+        raise ValueError(f"the autoencoder gives latents that are not finite, first for {bad!r}")
+    return flat
+
+
+def _variants(record: Record, size: Size, augment: Augment, seed: int) -> Tensor:
+    """The picture and its variants, `[1 + V, 3, Y, X]`."""
+    picture = fit_to_bucket(record.open_picture(None), size)
+    if not augment.variants:
+        return picture[None]
+    name = int.from_bytes(hashlib.blake2b(record.key.encode(), digest_size=7).digest(), "big")
+    rng = np.random.default_rng(derived_seed(seed, "augment", name))
+    pictures = [picture]
+    for _ in range(augment.variants):
+        scale = 1 + rng.uniform(-augment.zoom, augment.zoom)
+        shift = rng.uniform(-augment.shift, augment.shift, 2) * 2
+        mirror = -1.0 if augment.mirror and rng.random() < 0.5 else 1.0
+        pictures.append(moved(picture, scale, (float(shift[0]), float(shift[1])), mirror))
+    return torch.stack(pictures)
+
+
+def moved(picture: Tensor, scale: float, shift: tuple[float, float], mirror: float = 1.0) -> Tensor:
+    """A picture `[3, Y, X]` on white, scaled about its middle, shifted, perhaps mirrored.
+
+    Args:
+        picture: in [-1, 1].
+        scale: above 1 enlarges.
+        shift: right and down, in half sides.
+        mirror: -1 mirrors left and right.
+    """
+    right, down = shift
+    theta = torch.tensor(
+        [[[mirror / scale, 0, -mirror * right / scale], [0, 1 / scale, -down / scale]]]
+    )
+    grid = F.affine_grid(theta, [1, *picture.shape], align_corners=False)
+    # Zero padding is white where white is zero.
+    ink = F.grid_sample(picture[None] - 1, grid, mode="bicubic", align_corners=False)
+    return (ink[0] + 1).clamp(-1, 1)
+
+
+def _weights_hash(module: torch.nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
+    return digest.hexdigest()[:20]

@@ -1,0 +1,114 @@
+"""Text features of all captions of a run, encoded once and kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from sana_like.text.settings import TextSettings
+from sana_like_train.cache import fingerprint, read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    from sana_like.text.encoder import PromptEncoder
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class PackedText:
+    """Features of many texts, end to end.
+
+    Attributes:
+        index: position of every text.
+        rows: `[T, C]` bf16, the real tokens of all texts one after the other.
+        offsets: `[texts + 1]` int64, where each text starts.
+    """
+
+    index: dict[str, int]
+    rows: Tensor
+    offsets: Tensor
+
+    def batch(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Features `[B, L, C]` fp32 and mask `[B, L]` bool, padded to the longest of the texts."""
+        spans = [
+            (int(self.offsets[i]), int(self.offsets[i + 1]))
+            for i in (self.index[text] for text in texts)
+        ]
+        length = max(end - start for start, end in spans)
+        embeds = torch.zeros(len(texts), length, self.rows.shape[1])
+        mask = torch.zeros(len(texts), length, dtype=torch.bool)
+        for row, (start, end) in enumerate(spans):
+            embeds[row, : end - start] = self.rows[start:end]
+            mask[row, : end - start] = True
+        return embeds, mask
+
+
+def pack_texts(texts: Sequence[str], encoder: PromptEncoder, folder: Path) -> PackedText:
+    """Features of the distinct texts, from the cache folder where they were encoded before.
+
+    Args:
+        texts: captions; repeated ones are encoded once.
+        encoder: of the model that is trained.
+        folder: of all caches.
+    """
+    distinct = sorted(set(texts))
+    settings = json.dumps(encoder.settings.to_dict(), sort_keys=True)
+    name = fingerprint(encoder.fingerprint, settings, *distinct)
+    path = folder / "text" / f"{name}.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            logger.info("encoding %d captions into %s", len(distinct), path)
+            write_tensors(path, _encode(distinct, encoder))
+    tensors = read_tensors(path)
+    index = {text: position for position, text in enumerate(distinct)}
+    return PackedText(index, tensors["rows"], tensors["offsets"])
+
+
+def _encode(texts: list[str], encoder: PromptEncoder) -> dict[str, Tensor]:
+    # Similar lengths together: batches are padded to their longest text.
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    features: list[Tensor] = [torch.empty(0)] * len(texts)
+    for start in range(0, len(order), _CHUNK):
+        chosen = order[start : start + _CHUNK]
+        encoding = encoder.encode([texts[i] for i in chosen])
+        for row, i in enumerate(chosen):
+            features[i] = encoding.embeds[row, encoding.mask[row]].to("cpu", torch.bfloat16)
+        logger.info("encoded %d of %d captions", start + len(chosen), len(texts))
+    lengths = torch.tensor([len(rows) for rows in features])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+    return {"rows": torch.cat(features), "offsets": offsets}
+
+
+def load_encoder(name: str, settings: TextSettings, device: torch.device) -> PromptEncoder:
+    """A text encoder in bf16: the embedded one by name, or a pipeline or model folder's.
+
+    Args:
+        name: `smollm2`, or a folder with `tokenizer/` and `text_encoder/` inside.
+        settings: how prompts are read.
+        device: where it computes.
+    """
+    from sana_like.text.encoder import PromptEncoder
+
+    if name == "smollm2":
+        from sana_like.text.smollm2 import load_smollm2
+
+        return PromptEncoder(*load_smollm2(torch.bfloat16, device), settings)
+    from transformers import AutoModel, AutoTokenizer
+
+    options = {"local_files_only": True, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(Path(name) / "tokenizer", **options)
+    model = AutoModel.from_pretrained(
+        Path(name) / "text_encoder", dtype=torch.bfloat16, use_safetensors=True, **options
+    )
+    return PromptEncoder(tokenizer, model.to(device).eval(), settings)
