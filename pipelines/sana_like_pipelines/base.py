@@ -1,0 +1,368 @@
+"""What all pipelines do in a call: read the prompt, step, decode, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sana_like.finite import require_finite
+from sana_like.text.settings import TextSettings
+from sana_like_pipelines.calls import NOT_IN_RECIPE, Call, check_latents, refuse_unused
+from sana_like_pipelines.conditioning import Conditioning
+from sana_like_pipelines.decode import decode_latents
+from sana_like_pipelines.guidance import Branch, Guidance, Network, choose_layers, perturbed_rows
+from sana_like_pipelines.lora import LoraMixin
+from sana_like_pipelines.memory import MemoryMixin
+from sana_like_pipelines.noise import NoiseSource
+from sana_like_pipelines.outputs import SanaPipelineOutput
+from sana_like_pipelines.pixels import to_output
+from sana_like_pipelines.preview import LatentRGB
+from sana_like_pipelines.prompts import PromptInputs, check_prompts
+from sana_like_pipelines.recipe import describe_scheduler, make_recipes
+from sana_like_pipelines.sizes import PictureSize, binned_size, plan_size
+from sana_like_pipelines.steps import SchedulerRun, StepHooks
+from sana_like_pipelines.text import TextReading
+
+
+class SanaBase(TextReading, LoraMixin, MemoryMixin):
+    """Base of the pipelines; subclasses write `__call__`."""
+
+    takes_negative: ClassVar[bool] = True
+    _callback_tensor_inputs: ClassVar[list[str]] = [
+        "latents",
+        "prompt_embeds",
+        "prompt_attention_mask",
+        "negative_prompt_embeds",
+        "negative_prompt_attention_mask",
+    ]
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        text_encoder: Any,
+        vae: Any,
+        transformer: Any,
+        scheduler: Any,
+        text_settings: TextSettings | None = None,
+        latent_rgb: LatentRGB | None = None,
+    ) -> None:
+        super().__init__()
+        self.register_modules(
+            tokenizer=tokenizer,
+            text_encoder=text_encoder,
+            vae=vae,
+            transformer=transformer,
+            scheduler=scheduler,
+        )
+        self._set_up(text_settings, latent_rgb)
+
+    def _set_up(self, text_settings: TextSettings | None, latent_rgb: LatentRGB | None) -> None:
+        self.text_settings = text_settings
+        self.latent_rgb = latent_rgb
+        self._interrupt = False
+        self._guidance_scale = 1.0
+        self._num_timesteps = 0
+        channels, expected = self.vae.config.latent_channels, self.transformer.config.in_channels
+        if channels != expected:
+            raise ValueError(
+                f"the autoencoder has {channels} latent channels, the transformer reads {expected}"
+            )
+
+    @property
+    def guidance_scale(self) -> float:
+        """Guidance of the latest call; a callback may change it by setting `_guidance_scale`."""
+        return self._guidance_scale
+
+    @property
+    def do_classifier_free_guidance(self) -> bool:
+        """Whether the latest call reads the negative prompt."""
+        return self.takes_negative and self._guidance_scale > 1
+
+    @property
+    def num_timesteps(self) -> int:
+        """Evaluations of the latest call."""
+        return self._num_timesteps
+
+    @property
+    def interrupt(self) -> bool:
+        """Set it true, in a callback, to stop stepping and get the picture as it is then."""
+        return self._interrupt
+
+    @interrupt.setter
+    def interrupt(self, value: bool) -> None:
+        self._interrupt = value
+
+    @property
+    def grid(self) -> int:
+        """Pixels per side of a cell of the transformer's grid."""
+        return int(self.vae.spatial_compression_ratio * self.transformer.config.patch_size)
+
+    def picture_size(
+        self, height: int | None = None, width: int | None = None, binning: bool = False
+    ) -> PictureSize:
+        """The size that is delivered and the one that is worked on.
+
+        Args:
+            height, width: in pixels, any int from 1; `None` means the size of the training.
+            binning: work on the nearest trained size and resize, as diffusers does.
+
+        Raises:
+            ValueError: a side is not a positive int; the message names the nearest legal sizes.
+        """
+        sample_size = self.transformer.config.sample_size
+        native = sample_size * self.vae.spatial_compression_ratio
+        height, width = (native if side is None else side for side in (height, width))
+        if binning:
+            return binned_size(height, width, self.grid, sample_size)
+        return plan_size(height, width, self.grid)
+
+    def _begin(self, arguments: dict[str, Any]) -> Call:
+        """Check the arguments of a call; nothing heavy happens before all of them are accepted.
+
+        Args:
+            arguments: `locals()` of `__call__`, so that the recipe can forget none.
+        """
+        a = arguments
+        refuse_unused(a)
+        size = self.picture_size(a["height"], a["width"], a["use_resolution_binning"])
+        inputs = check_prompts(
+            a["prompt"], a.get("negative_prompt"), a["prompt_embeds"], a["prompt_attention_mask"],
+            a.get("negative_prompt_embeds"), a.get("negative_prompt_attention_mask"),
+            a["num_images_per_prompt"],
+        )  # fmt: skip
+        guidance = self._guidance(a)
+        hooks = StepHooks(
+            a["callback_on_step_end"], a["callback_on_step_end_tensor_inputs"], a["cancel"],
+            a["preview"], a["preview_every"],
+        )  # fmt: skip
+        self._check_parts(inputs, guidance, hooks)
+        text = self.active_text_settings(a["max_sequence_length"], a["complex_human_instruction"])
+        noise = NoiseSource(a["generator"], inputs.batch)
+        check_latents(a["latents"], self._latent_shape(size, inputs.batch))
+        self._interrupt, self._guidance_scale = False, a["guidance_scale"]
+        return Call(a, inputs, size, guidance, hooks, noise, text, self._execution_device, {})
+
+    def _guidance(self, arguments: Mapping[str, Any]) -> Guidance:
+        pag_scale = arguments["pag_scale"]
+        layers: tuple[int, ...] = ()
+        if pag_scale:
+            blocks = len(self.transformer.transformer_blocks)
+            layers = choose_layers(arguments["pag_applied_layers"], blocks)
+        return Guidance(
+            scale=arguments["guidance_scale"],
+            interval=tuple(arguments["guidance_interval"]),
+            pag_scale=pag_scale,
+            pag_adaptive_scale=arguments["pag_adaptive_scale"],
+            pag_layers=layers,
+            batched=arguments["guidance_batched"],
+        )
+
+    def _check_parts(self, inputs: PromptInputs, guidance: Guidance, hooks: StepHooks) -> None:
+        """Refuse a call that needs a part which this pipeline was loaded without."""
+        if self.text_encoder is None or self.tokenizer is None:
+            if inputs.prompts is not None:
+                raise ValueError(
+                    "this pipeline was loaded without a text encoder: give prompt_embeds and "
+                    "prompt_attention_mask instead of prompt"
+                )
+            if self.takes_negative and guidance.uses_negative and inputs.negative_embeds is None:
+                raise ValueError(
+                    "guidance_scale above 1 reads a negative prompt, and this pipeline was loaded "
+                    "without a text encoder: give negative_prompt_embeds and "
+                    "negative_prompt_attention_mask, or guidance_scale=1"
+                )
+        if hooks.preview is not None and self.latent_rgb is None:
+            raise ValueError(
+                "previews need a latent_rgb map, and this model comes without: set "
+                "pipe.latent_rgb = fit_latent_rgb(pipe.vae, pictures)"
+            )
+
+    def _latent_shape(self, size: PictureSize, batch: int) -> tuple[int, int, int, int]:
+        ratio = self.vae.spatial_compression_ratio
+        channels = self.transformer.config.in_channels
+        return (batch, channels, size.work_height // ratio, size.work_width // ratio)
+
+    @contextmanager
+    def _working(self, call: Call) -> Iterator[None]:
+        """LoRA scaled as asked during the call; offloaded models sent home after it."""
+        with ExitStack() as stack:
+            stack.callback(self.maybe_free_model_hooks)
+            stack.enter_context(self._lora_scaled(call.arguments["attention_kwargs"]))
+            yield
+
+    def _condition(self, call: Call, models: Sequence[Any]) -> Conditioning:
+        """Read the prompts, and project them for every model that reads text."""
+        use_negative = self.takes_negative and call.guidance.uses_negative
+        call.features = self._encode(call.inputs, call.text, use_negative, call.device)
+        return Conditioning(models, call.features, call.inputs.per_prompt)
+
+    def _start_noise(self, call: Call) -> Tensor:
+        """Latents to start from `[B, Z, y, x]`, fp32: those given, or noise of the seeds."""
+        shape = self._latent_shape(call.size, call.inputs.batch)
+        given = call.arguments["latents"]
+        if given is not None:
+            return given.to(call.device, torch.float32)
+        return call.noise.draw(shape[1:], call.device)
+
+    def _network(
+        self, call: Call, conditioning: Conditioning, timestep: Tensor, **extras: Any
+    ) -> Network:
+        """The transformer at one timestep, for any set of branches.
+
+        Args:
+            call: the call.
+            conditioning: text of the transformer, as its model 0.
+            timestep: 0-d, as the model is told it.
+            **extras: further arguments of the transformer, or functions that make them from the
+                latents and branches.
+        """
+        transformer, channels = self.transformer, self.transformer.config.in_channels
+
+        def run(latents: Tensor, branches: tuple[Branch, ...]) -> Tensor:
+            rows = perturbed_rows(branches, call.inputs.batch, latents.device)
+            arguments = {
+                name: value(latents, branches) if callable(value) else value
+                for name, value in extras.items()
+            }
+            with ExitStack() as stack:
+                if getattr(transformer, "is_cache_enabled", False):
+                    stack.enter_context(transformer.cache_context("+".join(branches)))
+                output = transformer(
+                    latents.to(transformer.dtype),
+                    conditioning[0][branches],
+                    timestep=timestep,
+                    perturbed_layers=() if rows is None else call.guidance.pag_layers,
+                    perturbed_rows=rows,
+                    return_dict=False,
+                    **arguments,
+                )[0]
+            # Models that also predict a variance give it in the second half.
+            return output[:, :channels] if output.shape[1] == 2 * channels else output
+
+        return run
+
+    def _denoise(
+        self,
+        call: Call,
+        conditioning: Conditioning,
+        run: SchedulerRun,
+        latents: Tensor,
+        predict: Callable[[Tensor, Tensor, int], Tensor],
+        after_step: Callable[[Tensor, int], Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Step through `run`.
+
+        Args:
+            call: the call.
+            conditioning: text of the models, which a callback may change.
+            run: the sampler.
+            latents: `[B, Z, y, x]` fp32 to start from.
+            predict: prediction for (latents, timestep, number of the step).
+            after_step: changes the latents after a step, given its number.
+
+        Returns:
+            The last latents, and the last clean ones that were predicted.
+
+        Raises:
+            NonFiniteError, Cancelled: as they say.
+        """
+        timesteps = run.timesteps
+        total = self._num_timesteps = len(timesteps)
+        clean = latents
+        with self.progress_bar(total=total) as bar:
+            for step, timestep in enumerate(timesteps):
+                call.hooks.check_cancel(step, total)
+                if self._interrupt:
+                    break
+                output = predict(latents, timestep, step)
+                require_finite(output, f"step {step + 1} of {total}", self.transformer.dtype)
+                latents, clean = run.step(output, timestep, latents)
+                if after_step is not None:
+                    latents = after_step(latents, step)
+                latents = self._call_back(call, conditioning, step, timestep, latents)
+                if call.hooks.wants_preview(step + 1, total):
+                    self._preview(call, step + 1, total, clean)
+                bar.update()
+        call.hooks.check_cancel(total, total)
+        return latents, clean
+
+    def _preview(self, call: Call, done: int, total: int, clean: Tensor) -> None:
+        if call.hooks.preview is not None and self.latent_rgb is not None:
+            call.hooks.preview(done, total, self.latent_rgb.pictures(clean))
+
+    def _call_back(
+        self, call: Call, conditioning: Conditioning, step: int, timestep: Tensor, latents: Tensor
+    ) -> Tensor:
+        """Let the caller see and change tensors; every change that is accepted takes effect."""
+        callback, names = call.hooks.callback_on_step_end, call.hooks.tensor_inputs
+        if callback is None:
+            return latents
+        shown: dict[str, Any] = {"latents": latents}
+        if set(names) - {"latents"}:
+            shown |= conditioning.tensors()
+        before = self._guidance_scale
+        changes = dict(callback(self, step, timestep, {name: shown[name] for name in names}) or {})
+        unknown = sorted(set(changes) - set(names))
+        if unknown:
+            raise ValueError(
+                f"the callback returned {unknown}; it may return what it was given: {list(names)}"
+            )
+        if self._guidance_scale != before:
+            call.guidance = replace(call.guidance, scale=self._guidance_scale)
+        latents = changes.pop("latents", latents)
+        conditioning.update(changes)
+        return latents
+
+    def _deliver(
+        self, call: Call, latents: Tensor, finish: Callable[[Tensor], Tensor] | None = None
+    ) -> SanaPipelineOutput | tuple[Any]:
+        """Decode, cut to the size asked for, and write the recipes.
+
+        Args:
+            call: the call.
+            latents: `[B, Z, y, x]` as the transformer sees them.
+            finish: changes the pictures `[B, 3, height, width]`, fp32 in about [-1, 1].
+        """
+        kind = call.arguments["output_type"]
+        images: Any = latents
+        if kind != "latent":
+            pictures = call.size.deliver(decode_latents(self.vae, latents)).float()
+            images = to_output(pictures if finish is None else finish(pictures), kind)
+        if not call.arguments["return_dict"]:
+            return (images,)
+        assert call.features is not None
+        return SanaPipelineOutput(
+            images=images, recipe=self._recipes(call), reports=list(call.features.reports)
+        )
+
+    def _recipes(self, call: Call) -> list[dict[str, Any]]:
+        settings = {k: v for k, v in call.arguments.items() if k not in NOT_IN_RECIPE}
+        settings |= {"height": call.size.height, "width": call.size.width}
+        nothing: list[None] = [None] * call.inputs.count
+        modules = {
+            name: str(part.dtype).removeprefix("torch.")
+            for name, part in self.components.items()
+            if isinstance(part, torch.nn.Module)
+        }
+        return make_recipes(
+            pipeline=type(self).__name__,
+            model=self.name_or_path,
+            prompts=call.inputs.prompts or nothing,
+            negatives=(call.inputs.negatives or nothing) if self.takes_negative else nothing,
+            seeds=call.noise.seeds,
+            settings=settings,
+            context={
+                "latents_given": call.arguments["latents"] is not None,
+                "scheduler": describe_scheduler(self.scheduler),
+                "text": None if call.inputs.prompts is None else call.text.to_dict(),
+                "dtype": modules,
+                "device": call.device.type,
+                "adapters": self.lora_scales(),
+                **call.context,
+            },
+        )

@@ -1,0 +1,176 @@
+"""Guidance: how several predictions for one latent become one.
+
+Legend: `B` pictures, `Z` latent channels, `y`, `x` latent grid, `c`, `u`, `p` the predictions with
+the prompt, with the negative prompt, and with the prompt and perturbed attention.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sana_like.transformers.text_context import TextContext
+
+Branch = Literal["negative", "prompt", "perturbed"]
+Network = Callable[[Tensor, tuple[Branch, ...]], Tensor]
+"""Latents `[k * B, Z, y, x]`, one group of B rows for each branch, to predictions of that shape."""
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """Settings of one call.
+
+    `v = u + scale * (c - u) + pag_scale * (c - p)`; a term whose weight does nothing is neither
+    added nor computed. Sources: classifier-free guidance, arXiv 2207.12598; guidance in a limited
+    interval, 2404.07724; perturbed-attention guidance, 2403.17377.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    scale: float = 1.0
+    """Weight of the prompt against the negative prompt; up to 1 the latter is not used."""
+    interval: tuple[float, float] = (0.0, 1.0)
+    """Part of the steps, as fractions of their number, in which `scale` acts."""
+    pag_scale: float = 0.0
+    """Weight of the perturbed branch; 0 leaves it out."""
+    pag_adaptive_scale: float = 0.0
+    """How much `pag_scale` falls per unit of time passed, of 1000; never below 0."""
+    pag_layers: tuple[int, ...] = ()
+    """Blocks whose self-attention the perturbed branch skips."""
+    batched: bool = True
+    """One pass with all branches in the batch (faster), or a pass for each (less memory)."""
+
+    def __post_init__(self) -> None:
+        for name in ("scale", "pag_scale", "pag_adaptive_scale"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ValueError(f"guidance: {name}={value!r} must be a number")
+        if self.pag_scale < 0 or self.pag_adaptive_scale < 0:
+            raise ValueError("pag_scale and pag_adaptive_scale must be 0 or more")
+        start, end = self.interval
+        if not 0 <= start <= end <= 1:
+            raise ValueError(
+                f"guidance_interval={self.interval} must be (start, end) with "
+                "0 <= start <= end <= 1, as fractions of the steps"
+            )
+
+    @property
+    def uses_negative(self) -> bool:
+        """Whether any step needs the negative prompt."""
+        return self.scale > 1
+
+    @property
+    def rows_per_picture(self) -> int:
+        """Rows of the batch that a picture takes in a step, at most."""
+        return 1 + self.uses_negative + (self.pag_scale > 0) if self.batched else 1
+
+    def pag_weight(self, time: float) -> float:
+        """Weight of the perturbed branch at `time`, which runs from 1000 to 0."""
+        return max(self.pag_scale - self.pag_adaptive_scale * (1000 - time), 0.0)
+
+    def predict(
+        self, network: Network, latents: Tensor, *, step: int, steps: int, time: float
+    ) -> Tensor:
+        """One guided prediction.
+
+        Args:
+            network: what runs the model for given branches.
+            latents: `[B, Z, y, x]`.
+            step, steps: number of this step, from 0, and of all steps.
+            time: noise level from 1000 to 0, for `pag_adaptive_scale`.
+
+        Returns:
+            `[B, Z, y, x]` fp32.
+        """
+        start, end = self.interval
+        pag = self.pag_weight(time)
+        branches: tuple[Branch, ...] = ("prompt",)
+        if self.uses_negative and start <= step / steps < end:
+            branches = ("negative", *branches)
+        if pag > 0:
+            branches = (*branches, "perturbed")
+        if self.batched:
+            outputs = network(latents.repeat(len(branches), 1, 1, 1), branches).float()
+            parts = dict(zip(branches, outputs.chunk(len(branches)), strict=True))
+        else:
+            parts = {branch: network(latents, (branch,)).float() for branch in branches}
+        prompt = parts["prompt"]
+        result = prompt
+        if "negative" in parts:
+            result = parts["negative"] + self.scale * (prompt - parts["negative"])
+        if "perturbed" in parts:
+            result = result + pag * (prompt - parts["perturbed"])
+        return result
+
+
+class BranchTexts:
+    """The text of one model for any set of branches, concatenated once.
+
+    Args:
+        prompt: B rows.
+        negative: B rows, or `None` where no branch needs them.
+    """
+
+    def __init__(self, prompt: TextContext, negative: TextContext | None) -> None:
+        self.by_branch = {"prompt": prompt, "perturbed": prompt, "negative": negative}
+        self._joined: dict[tuple[Branch, ...], TextContext] = {}
+
+    def __getitem__(self, branches: tuple[Branch, ...]) -> TextContext:
+        """Rows of all branches, one group after the other."""
+        if branches not in self._joined:
+            parts = [self._part(branch) for branch in branches]
+            self._joined[branches] = parts[0] if len(parts) == 1 else TextContext.cat(parts)
+        return self._joined[branches]
+
+    def _part(self, branch: Branch) -> TextContext:
+        part = self.by_branch[branch]
+        if part is None:
+            raise ValueError(
+                "guidance was raised above 1 during a call that began without: its negative prompt "
+                "was not read; begin with guidance_scale above 1"
+            )
+        return part
+
+
+def perturbed_rows(
+    branches: Sequence[Branch], pictures: int, device: torch.device
+) -> Tensor | None:
+    """Bool `[len(branches) * pictures]`, true for rows of the perturbed branch; `None` for none."""
+    if "perturbed" not in branches:
+        return None
+    marks = torch.tensor([branch == "perturbed" for branch in branches], device=device)
+    return marks.repeat_interleave(pictures)
+
+
+def choose_layers(wish: int | str | Iterable[int | str] | None, num_layers: int) -> tuple[int, ...]:
+    """Blocks that a `pag_applied_layers` argument means.
+
+    Args:
+        wish: block numbers; names such as `"transformer_blocks.8"` or `"blocks.8"`; regular
+            expressions over such names, such as `r"blocks\\.(8|14)"`; a list of them; or `None`
+            for the middle block.
+        num_layers: blocks of the model.
+
+    Raises:
+        ValueError: one of them means no block.
+    """
+    if wish is None:
+        return (num_layers // 2,)
+    chosen: set[int] = set()
+    for item in [wish] if isinstance(wish, (int, str)) else wish:
+        # The end is anchored and a digit may not go before: "1" and "blocks.1" do not mean 10.
+        pattern = re.compile(rf"(?<!\d)(?:{item})$")
+        found = {i for i in range(num_layers) if pattern.search(f"transformer_blocks.{i}")}
+        if not found:
+            raise ValueError(
+                f"pag_applied_layers: {item!r} means none of this model's blocks 0 to "
+                f"{num_layers - 1}; give a number, 'transformer_blocks.N', or an expression"
+            )
+        chosen |= found
+    return tuple(sorted(chosen))

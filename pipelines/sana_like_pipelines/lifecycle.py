@@ -1,0 +1,256 @@
+"""Loading, saving, moving and offloading of pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+
+from sana_like.text.settings import TextSettings
+from sana_like.weights.errors import WeightsError
+from sana_like.weights.hub import resolve_folder
+from sana_like_pipelines.loading import (
+    ZOO_LIBRARY,
+    ZOO_TEXT_ENCODER,
+    Dtypes,
+    Index,
+    LoadOptions,
+    hub_patterns,
+    load_component,
+    load_given,
+)
+from sana_like_pipelines.preview import LatentRGB
+from sana_like_pipelines.saving import Entry, is_embedded_text, save_component, write_index
+
+TEXT_COMPONENTS = ("tokenizer", "text_encoder")
+
+
+class SanaLifecycle(DiffusionPipeline):
+    """A set of components that is loaded from and saved to one folder.
+
+    Attributes:
+        text_settings: how prompts are read; `None` means the published way.
+        latent_rgb: map for previews; `None` where there is none.
+    """
+
+    component_names: ClassVar[tuple[str, ...]] = (
+        "tokenizer",
+        "text_encoder",
+        "vae",
+        "transformer",
+        "scheduler",
+    )
+    published_class: ClassVar[str] = "SanaPipeline"
+    """Class name of diffusers that saved folders name."""
+    loads: ClassVar[frozenset[str]] = frozenset({"SanaPipeline", "SanaPAGPipeline"})
+    """Class names of folders that this pipeline can be loaded from."""
+    model_cpu_offload_seq = "text_encoder->transformer->vae"  # type: ignore[assignment]
+
+    tokenizer: Any
+    text_encoder: Any
+    vae: Any
+    transformer: Any
+    scheduler: Any
+    text_settings: TextSettings | None
+    latent_rgb: LatentRGB | None
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        dtype: Dtypes = None,
+        torch_dtype: Dtypes = None,
+        device: torch.device | str | None = None,
+        variant: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        **components: Any,
+    ) -> Self:
+        """Load a pipeline.
+
+        An embedded name wins over a folder, a folder over a hub id. Folders in diffusers' layout
+        are read as they are; no code is taken from them, and weights must be safetensors.
+
+        Args:
+            pretrained_model_name_or_path: embedded name, folder, or `owner/name` on the hub.
+            dtype: of all weights, or by component name with `"default"` for the rest; `None` keeps
+                each as stored.
+            torch_dtype: diffusers' older name of `dtype`.
+            device: where the models go; `None` means the CPU.
+            variant: file variant, such as `fp16`; components without such files load plain.
+            revision: branch, tag or commit on the hub.
+            local_files_only: never use the network.
+            **components: components to use instead of the folder's: an object, or a folder, hub id
+                or embedded name of the component alone; `text_encoder=None, tokenizer=None` leaves
+                the text encoder out, for precomputed embeddings. `text_settings` and `latent_rgb`
+                may be given as well.
+
+        Raises:
+            WeightsError: the folder or a component does not fit.
+            ValueError: unknown arguments.
+        """
+        if dtype is not None and torch_dtype is not None and dtype != torch_dtype:
+            raise ValueError(f"dtype={dtype} and torch_dtype={torch_dtype} differ; give one")
+        extras = {"text_settings", "latent_rgb"}
+        unknown = sorted(set(components) - set(cls.component_names) - extras)
+        if unknown:
+            raise ValueError(
+                f"{cls.__name__}.from_pretrained has no argument {', '.join(unknown)}; components "
+                f"are {', '.join(cls.component_names)}"
+            )
+        options = LoadOptions(
+            dtype=torch_dtype if dtype is None else dtype,
+            variant=variant,
+            device=device,
+            local_files_only=local_files_only,
+        )
+        for name in cls.component_names:
+            options.dtype_of(name)
+        folder = resolve_folder(
+            pretrained_model_name_or_path,
+            allow_patterns=hub_patterns(variant),
+            revision=revision,
+            local_files_only=local_files_only,
+        )
+        index = Index.read(folder)
+        if index.pipeline not in cls.loads | {cls.__name__}:
+            raise WeightsError(
+                f"{folder}: holds a {index.pipeline}; {cls.__name__} loads "
+                f"{', '.join(sorted(cls.loads))}."
+            )
+        if variant and not any(folder.glob(f"*/*.{variant}*")):
+            raise WeightsError(f"{folder}: no component has files of the variant {variant!r}.")
+        loaded = cls._load_components(index, options, components)
+        loaded["text_settings"] = components.get("text_settings", _text_settings(index.settings))
+        loaded["latent_rgb"] = components.get("latent_rgb", _latent_rgb(index.settings))
+        pipe = cls(**loaded)
+        pipe.register_to_config(_name_or_path=str(pretrained_model_name_or_path))
+        return pipe
+
+    @classmethod
+    def _load_components(
+        cls, index: Index, options: LoadOptions, given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        loaded: dict[str, Any] = {}
+        for name in cls.component_names:
+            if name in loaded:
+                continue
+            if name in given:
+                loaded[name] = load_given(name, given[name], index, options)
+            else:
+                loaded[name] = load_component(name, index, options)
+        missing = [
+            name
+            for name in cls.component_names
+            if loaded[name] is None and name not in TEXT_COMPONENTS
+        ]
+        if missing:
+            raise WeightsError(
+                f"{index.folder}: has no {', '.join(missing)}; give it to from_pretrained "
+                f"({missing[0]}=...)."
+            )
+        return loaded
+
+    def save_pretrained(  # type: ignore[override]
+        self,
+        save_directory: str | Path,
+        safe_serialization: bool = True,
+        variant: str | None = None,
+        max_shard_size: int | str = "10GB",
+    ) -> None:
+        """Write a folder that this package, and for published architectures diffusers, loads.
+
+        The index is written last: a save that was cut short leaves no folder that loads.
+
+        Args:
+            save_directory: folder, made if absent.
+            safe_serialization: only `True`.
+            variant: file variant, such as `fp16`.
+            max_shard_size: bytes, or a text such as `5GB`.
+
+        Raises:
+            ValueError: pickled weights were asked for, or a component cannot be saved.
+        """
+        if not safe_serialization:
+            raise ValueError("safe_serialization=False is not offered: weights are safetensors")
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        embedded_text = is_embedded_text(self.components["text_encoder"])
+        entries: dict[str, Entry] = {}
+        for name, component in self._saved_components().items():
+            if embedded_text and name in TEXT_COMPONENTS:
+                entries[name] = [ZOO_LIBRARY, ZOO_TEXT_ENCODER]
+            else:
+                entries[name] = save_component(
+                    name, component, folder, variant=variant, max_shard_size=max_shard_size
+                )
+        settings: dict[str, Any] = {}
+        if self.text_settings is not None:
+            settings["text_settings"] = self.text_settings.to_dict()
+        if self.latent_rgb is not None:
+            settings["latent_rgb"] = self.latent_rgb.to_dict()
+        write_index(folder, self.published_class, entries, settings)
+
+    def _saved_components(self) -> dict[str, Any]:
+        return dict(self.components)
+
+    @classmethod
+    def from_pipe(cls, pipeline: Any, **changes: Any) -> Self:
+        """A pipeline of this class that shares the components of another; nothing is copied.
+
+        Args:
+            pipeline: a pipeline of this package.
+            **changes: components to use instead, and those that the other lacks.
+
+        Raises:
+            ValueError: a component is missing.
+        """
+        parts = {
+            name: getattr(pipeline, name) for name in cls.component_names if hasattr(pipeline, name)
+        }
+        for name in ("text_settings", "latent_rgb"):
+            parts[name] = getattr(pipeline, name, None)
+        missing = sorted(set(cls.component_names) - set(parts) - set(changes))
+        if missing:
+            raise ValueError(f"{cls.__name__} also needs {', '.join(missing)}=...")
+        shared = cls(**{**parts, **changes})
+        shared.register_to_config(_name_or_path=pipeline.name_or_path)
+        return shared
+
+    def enable_group_offload(  # type: ignore[override]
+        self, onload_device: torch.device | str, offload_type: str = "leaf_level", **options: Any
+    ) -> None:
+        """Keep weights elsewhere and bring the layers in work to `onload_device`; diffusers' hooks.
+
+        Args:
+            onload_device: where to compute.
+            offload_type: `leaf_level`. (Blocks are no unit here: the text is projected by parts of
+                all of them at once.)
+            **options: as in diffusers, such as `offload_device`, `use_stream`,
+                `offload_to_disk_path`, `exclude_modules`.
+
+        Raises:
+            ValueError: another type.
+        """
+        if offload_type != "leaf_level":
+            raise ValueError(
+                f"offload_type={offload_type!r} cannot serve: the text is projected by parts of "
+                "all blocks before the first one runs; use 'leaf_level' (on CUDA with use_stream)"
+            )
+        super().enable_group_offload(
+            torch.device(onload_device), offload_type=offload_type, **options
+        )
+
+
+def _text_settings(settings: Mapping[str, Any]) -> TextSettings | None:
+    return (
+        TextSettings.from_dict(settings["text_settings"]) if "text_settings" in settings else None
+    )
+
+
+def _latent_rgb(settings: Mapping[str, Any]) -> LatentRGB | None:
+    return LatentRGB.from_dict(settings["latent_rgb"]) if "latent_rgb" in settings else None

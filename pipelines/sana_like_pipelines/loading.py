@@ -1,0 +1,235 @@
+"""Components of a pipeline from a folder in diffusers' layout.
+
+Names in `model_index.json` mean classes of this package and of transformers, and nothing else: no
+code comes from the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sana_like.weights.errors import WeightsError
+from sana_like.weights.files import read_json
+from sana_like.weights.hub import resolve_folder
+
+MODEL_CLASSES = ("AutoencoderDC", "SanaControlNetModel", "SanaTransformer2DModel")
+ZOO_LIBRARY = "sana_like.zoo"
+ZOO_TEXT_ENCODER = "smollm2"
+INDEX_NAME = "model_index.json"
+
+Dtypes = torch.dtype | str | Mapping[str, torch.dtype | str] | None
+"""One dtype for all, or one by component name with `"default"` for the rest; `None`: as stored."""
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How components are loaded."""
+
+    dtype: Dtypes = None
+    variant: str | None = None
+    device: torch.device | str | None = None
+    revision: str | None = None
+    local_files_only: bool = False
+
+    def dtype_of(self, component: str) -> torch.dtype | None:
+        """The dtype of one component, `None` for as stored.
+
+        Raises:
+            ValueError: not the name of a floating dtype.
+        """
+        given = self.dtype
+        if isinstance(given, Mapping):
+            given = given.get(component, given.get("default"))
+        if isinstance(given, str):
+            given = getattr(torch, given.removeprefix("torch."), given)
+        if given is not None and not (isinstance(given, torch.dtype) and given.is_floating_point):
+            raise ValueError(
+                f"dtype={given!r} for {component} is no floating dtype; legal: float32, bfloat16, "
+                "float16"
+            )
+        return given
+
+
+@dataclass
+class Index:
+    """A `model_index.json`: which class every component is, and settings of the pipeline."""
+
+    folder: Path
+    pipeline: str
+    components: dict[str, tuple[str | None, str | None]]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> Index:
+        """Read the index in `folder`.
+
+        Raises:
+            WeightsError: there is none, or it is not an index.
+        """
+        path = folder / INDEX_NAME
+        if not path.is_file():
+            raise WeightsError(f"{folder}: has no {INDEX_NAME}, so it is no pipeline folder.")
+        values = read_json(path)
+        pipeline = values.get("_class_name")
+        if not isinstance(pipeline, str):
+            raise WeightsError(f"{path}: names no pipeline class (_class_name).")
+        components: dict[str, tuple[str | None, str | None]] = {}
+        settings: dict[str, Any] = {}
+        for name, value in values.items():
+            pair = isinstance(value, list) and len(value) == 2
+            if name.startswith("_"):
+                continue
+            if pair and all(part is None or isinstance(part, str) for part in value):
+                components[name] = (value[0], value[1])
+            else:
+                settings[name] = value
+        return cls(folder, pipeline, components, settings)
+
+
+def hub_patterns(variant: str | None) -> list[str]:
+    """Which files of a hub repository a pipeline needs; other variants are left there."""
+    parts = ["", f".{variant}"] if variant else [""]
+    patterns = ["*.json", "*.txt", "*.model", "*.jinja"]
+    for stem in ("diffusion_pytorch_model", "model"):
+        for part in parts:
+            patterns += [f"*/{stem}{part}.safetensors", f"*/{stem}{part}-*-of-*.safetensors"]
+            patterns.append(f"*/{stem}-*-of-*{part}.safetensors")
+    return list(dict.fromkeys(patterns))
+
+
+def load_component(name: str, index: Index, options: LoadOptions) -> Any:
+    """Load the component `name` that the index describes; `None` where it has none.
+
+    Raises:
+        WeightsError: the class is none that a pipeline here can use, or its files do not fit.
+    """
+    library, class_name = index.components.get(name, (None, None))
+    if name == "tokenizer" and class_name is None:
+        # The embedded tokenizer and encoder come from one file, and one entry says so.
+        library, class_name = index.components.get("text_encoder", (None, None))
+        class_name = class_name if library == ZOO_LIBRARY else None
+    if class_name is None:
+        return None
+    if library == ZOO_LIBRARY:
+        return _load_from_zoo(name, class_name, options)
+    folder = index.folder / name
+    if not folder.is_dir():
+        raise WeightsError(f"{index.folder}: the component {name!r} ({class_name}) has no folder.")
+    if class_name in MODEL_CLASSES:
+        return load_model(class_name, name, folder, options)
+    if library == "transformers":
+        return load_transformers(class_name, name, folder, options)
+    if (folder / "scheduler_config.json").is_file():
+        return load_scheduler(folder)
+    raise WeightsError(
+        f"{index.folder / INDEX_NAME}: {name!r} is a {library}.{class_name}; known are "
+        f"{', '.join(MODEL_CLASSES)}, schedulers, and classes of transformers."
+    )
+
+
+def load_given(name: str, given: Any, index: Index, options: LoadOptions) -> Any:
+    """A component given to `from_pretrained`: an object, or where to load it from.
+
+    Args:
+        name: such as `"transformer"`.
+        given: an object as it is, or a folder, hub id or embedded name of this component alone.
+        index: of the pipeline, for the class of the component.
+        options: how to load.
+
+    Raises:
+        WeightsError: the place does not hold such a component.
+    """
+    if isinstance(given, (list, tuple)):
+        return [load_given(name, item, index, options) for item in given]
+    if not isinstance(given, (str, Path)):
+        return given
+    folder = resolve_folder(given, revision=None, local_files_only=options.local_files_only)
+    if name == "scheduler":
+        return load_scheduler(folder)
+    defaults = {
+        "vae": "AutoencoderDC",
+        "transformer": "SanaTransformer2DModel",
+        "controlnet": "SanaControlNetModel",
+    }
+    if name in defaults:
+        return load_model(defaults[name], name, folder, options)
+    class_name = index.components.get(name, (None, None))[1]
+    fallback = "AutoTokenizer" if name == "tokenizer" else "AutoModel"
+    return load_transformers(class_name or fallback, name, folder, options)
+
+
+def load_model(class_name: str, name: str, folder: Path, options: LoadOptions) -> Any:
+    """One of our models from its own folder."""
+    import sana_like
+
+    model_class = getattr(sana_like, class_name)
+    return model_class.from_pretrained(
+        folder,
+        dtype=options.dtype_of(name),
+        variant=_variant_in(folder, options.variant),
+        device=options.device,
+    )
+
+
+def load_scheduler(folder: Path) -> Any:
+    """The scheduler that `scheduler_config.json` asks for.
+
+    Raises:
+        WeightsError: no such file.
+        ValueError: a setting that would not be honoured.
+    """
+    from sana_like.schedulers import from_published
+
+    path = folder / "scheduler_config.json"
+    if not path.is_file():
+        raise WeightsError(f"{folder}: has no scheduler_config.json.")
+    return from_published(read_json(path))
+
+
+def load_transformers(class_name: str, name: str, folder: Path, options: LoadOptions) -> Any:
+    """A tokenizer or text encoder of transformers; safetensors only, never remote code."""
+    import transformers
+
+    loaded_class: Any = getattr(transformers, class_name, None)
+    if name == "tokenizer" and loaded_class is None:
+        # Some releases drop the suffix of the fast tokenizers' names.
+        loaded_class = getattr(transformers, class_name.removesuffix("Fast"), None)
+    if not hasattr(loaded_class, "from_pretrained"):
+        raise WeightsError(f"{folder}: transformers has no class {class_name!r} for {name!r}.")
+    common = {"local_files_only": True, "trust_remote_code": False}
+    if name == "tokenizer":
+        return loaded_class.from_pretrained(folder, **common)
+    model = loaded_class.from_pretrained(
+        folder,
+        dtype=options.dtype_of(name) or "auto",
+        variant=_variant_in(folder, options.variant),
+        use_safetensors=True,
+        **common,
+    )
+    return model.to(options.device).eval() if options.device is not None else model.eval()
+
+
+def _load_from_zoo(name: str, entry: str, options: LoadOptions) -> Any:
+    if name == "vae":
+        import sana_like
+
+        return sana_like.AutoencoderDC.from_pretrained(
+            entry, dtype=options.dtype_of(name), device=options.device
+        )
+    if name not in ("text_encoder", "tokenizer") or entry != ZOO_TEXT_ENCODER:
+        raise WeightsError(f"the embedded {entry!r} cannot be the component {name!r}.")
+    from sana_like.text import load_smollm2
+
+    dtype = options.dtype_of("text_encoder") or torch.float32
+    tokenizer, encoder = load_smollm2(dtype, options.device or "cpu")
+    return tokenizer if name == "tokenizer" else encoder
+
+
+def _variant_in(folder: Path, variant: str | None) -> str | None:
+    """`variant` where the folder has files of it; a component without them is loaded plain."""
+    return variant if variant and any(folder.glob(f"*.{variant}*")) else None
