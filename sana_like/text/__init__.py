@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sana_like.text.settings import embedded_settings as embedded_settings
     from sana_like.text.settings import published_settings as published_settings
     from sana_like.text.smollm2 import load_smollm2 as load_smollm2
+    from sana_like.text.smollm2 import load_smollm2_tokenizer as load_smollm2_tokenizer
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -28,6 +29,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "TokenReport": "report",
         "embedded_settings": "settings",
         "load_smollm2": "smollm2",
+        "load_smollm2_tokenizer": "smollm2",
         "published_settings": "settings",
     },
 )

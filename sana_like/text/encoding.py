@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import torch
 
 from sana_like.text.report import TokenReport
 from sana_like.text.settings import TextSettings
+from sana_like.weights.writer import write_safetensors
 
 __all__ = ["TextEncoding", "TextEncodingError"]
 
@@ -73,16 +73,9 @@ class TextEncoding:
             settings: settings the prompts were encoded with.
             fingerprint: :attr:`PromptEncoder.fingerprint` of the encoder that made it.
         """
-        from safetensors.torch import save
-
         metadata = {"settings": json.dumps(settings.to_dict()), "fingerprint": fingerprint}
-        tensors = {"embeds": self.embeds.contiguous(), "mask": self.mask.contiguous()}
-        data = save(tensors, metadata=metadata)
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name}-", delete=False
-        ) as part:
-            part.write(data)
-        Path(part.name).replace(path)
+        tensors = {"embeds": self.embeds, "mask": self.mask}
+        write_safetensors(path, tensors, metadata)
 
     @classmethod
     def load(

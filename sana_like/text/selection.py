@@ -121,7 +121,7 @@ class PromptReading(_Rule):
         del negative
         limit = self.settings.max_sequence_length - 1
         # The leading space makes the first word the token that it is inside a sentence.
-        full = self.ids(f" {text}", special=False) if text else []
+        full = self._typed_ids(f" {text}") if text else []
         ids = (*self._lead, *full[:limit])
         last = len(self._lead) - 1
         return Reading(
@@ -130,6 +130,11 @@ class PromptReading(_Rule):
             kept=tuple(range(last, len(ids))),
             report=self.report(len(full), min(len(full), limit), limit, full[limit:]),
         )
+
+    def _typed_ids(self, text: str) -> list[int]:
+        """Ids of a text in which the spelling of a special token is just letters."""
+        encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
+        return list(encoded["input_ids"])
 
 
 def _common_prefix(first: list[int], second: list[int]) -> int:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +18,13 @@ import torch
 
 from sana_like.text.gguf_reader import llama_config, llama_state_dict, open_gguf, tokenizer_json
 from sana_like.text.settings import EMBEDDED_HIDDEN_LAYER
+from sana_like.weights.files import replacing
 from sana_like.zoo.fetch import SMOLLM2, cache_folder, fetched_path, sha256_of
 
 if TYPE_CHECKING:
     from transformers import LlamaModel, PreTrainedTokenizerFast
 
-__all__ = ["load_smollm2"]
+__all__ = ["load_smollm2", "load_smollm2_tokenizer"]
 
 _LOG = logging.getLogger(__name__)
 _WEIGHTS, _TOKENIZER, _CONFIG = _FILES = ("model.safetensors", "tokenizer.json", "config.json")
@@ -61,14 +60,15 @@ def load_smollm2(
         GGUFError: the file given is not such a model.
         ValueError: ``num_layers`` is more than the file has, or less than 1.
     """
-    folder = cache_folder(SMOLLM2, root) / f"layers-{num_layers}"
-    source_hash = SMOLLM2.file_sha256 if gguf_file is None else sha256_of(gguf_file)
-    parts = _read_cache(folder, source_hash)
-    if parts is None:
-        source = fetched_path(SMOLLM2, root=root) if gguf_file is None else gguf_file
-        parts = _convert(source, num_layers)
-        _write_cache(folder, source_hash, parts)
+    parts = _load_parts(num_layers, root, gguf_file)
     return _build_tokenizer(parts), _build_model(parts, dtype, device)
+
+
+def load_smollm2_tokenizer(
+    *, root: Path | None = None, gguf_file: Path | None = None
+) -> PreTrainedTokenizerFast:
+    """The tokenizer alone; arguments and errors as in :func:`load_smollm2`."""
+    return _build_tokenizer(_load_parts(EMBEDDED_HIDDEN_LAYER, root, gguf_file))
 
 
 class _Parts:
@@ -80,6 +80,17 @@ class _Parts:
         self.config = config
         self.weights = weights
         self.tokenizer = tokenizer
+
+
+def _load_parts(num_layers: int, root: Path | None, gguf_file: Path | None) -> _Parts:
+    folder = cache_folder(SMOLLM2, root) / f"layers-{num_layers}"
+    source_hash = SMOLLM2.file_sha256 if gguf_file is None else sha256_of(gguf_file)
+    parts = _read_cache(folder, source_hash)
+    if parts is None:
+        source = fetched_path(SMOLLM2, root=root) if gguf_file is None else gguf_file
+        parts = _convert(source, num_layers)
+        _write_cache(folder, source_hash, parts)
+    return parts
 
 
 def _convert(source: Path, num_layers: int) -> _Parts:
@@ -172,17 +183,7 @@ def _write_cache(folder: Path, source_hash: str, parts: _Parts) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in content.items():
-            _write_atomically(folder / name, data)
+            with replacing(folder / name) as part:
+                part.write_bytes(data)
     except OSError as error:
         _LOG.warning("the text encoder is kept in memory only: cannot write %s (%s)", folder, error)
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -122,6 +122,13 @@ def test_rms_normalised_features_have_unit_mean_square(gemma_like_tokenizer, lla
     torch.testing.assert_close(square, torch.ones_like(square), atol=1e-3, rtol=0)
 
 
+def test_special_tokens_that_a_user_types_are_letters(gemma_like_tokenizer, llama):
+    encoder = PromptEncoder(gemma_like_tokenizer, llama, PROMPT)
+    end = gemma_like_tokenizer.eos_token_id
+    assert end not in encoder.read("a <eos> cat").ids
+    assert end in gemma_like_tokenizer("a <eos> cat")["input_ids"]
+
+
 def test_negative_prompts_skip_the_published_instruction_only(gemma_like_tokenizer, llama):
     published = PromptEncoder(gemma_like_tokenizer, llama, PUBLISHED)
     own = PromptEncoder(gemma_like_tokenizer, llama, PROMPT)

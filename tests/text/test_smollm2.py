@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from sana_like.text import PromptEncoder, embedded_settings, load_smollm2
+from sana_like.text import PromptEncoder, embedded_settings, load_smollm2, load_smollm2_tokenizer
 from sana_like.text.gguf_reader import llama_config, llama_state_dict, open_gguf
 from sana_like.zoo.fetch import FetchError, fetched_path, is_fetched
 
@@ -115,6 +115,7 @@ def smollm2():
 @needs_smollm2
 def test_real_model_has_the_published_shape(smollm2):
     tokenizer, model = smollm2
+    assert load_smollm2_tokenizer().get_vocab() == tokenizer.get_vocab()
     assert (model.config.hidden_size, len(model.layers)) == (576, 24)
     assert (model.config.num_attention_heads, model.config.num_key_value_heads) == (9, 3)
     assert len(tokenizer) == 49_152
