@@ -23,6 +23,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from sana_like_pipelines.media.colour import to_rgb
 from sana_like_train.data.captions import Caption, emoji_captions
 
 PICTURE_SUFFIXES = ("png", "jpg", "jpeg", "webp", "bmp", "tif", "tiff")
@@ -73,13 +74,13 @@ class Record:
     label: str = ""
 
     def open_image(self) -> Image.Image:
-        """Decode the picture, turned upright (EXIF), as mode RGB or RGBA.
+        """Decode the picture, upright (EXIF) and in sRGB, as mode RGB or RGBA.
 
         Raises `ValueError` naming the record where the bytes are not a readable picture.
         """
         try:
             stored = Image.open(io.BytesIO(self.picture.read()))
-            return _to_rgb_or_rgba(ImageOps.exif_transpose(stored))
+            return to_rgb(ImageOps.exif_transpose(stored), f"record {self.key!r}")
         except (OSError, SyntaxError, Image.DecompressionBombError) as error:
             raise ValueError(
                 f"record {self.key!r} in {self.picture.path} is not a readable picture: {error}"
@@ -258,17 +259,3 @@ def _captions(key: str, metadata: Mapping[str, Any], text: str | None) -> tuple[
     if isinstance(metadata.get("en"), Mapping) and "style" in metadata:
         return emoji_captions(metadata)
     return ()
-
-
-def _to_rgb_or_rgba(image: Image.Image) -> Image.Image:
-    if image.mode in ("RGB", "RGBA"):
-        image.load()
-        return image
-    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
-        # Pillow clips these at 255 instead of scaling; 16 bits is what files of these modes hold.
-        levels = np.asarray(image, dtype=np.float64)
-        scale = 1.0 if image.mode == "F" and levels.max(initial=0.0) <= 255.0 else 257.0
-        grey = np.clip(np.rint(levels / scale), 0, 255).astype(np.uint8)
-        return Image.fromarray(grey, "L").convert("RGB")
-    has_alpha = image.mode in ("LA", "PA", "La", "RGBa") or "transparency" in image.info
-    return image.convert("RGBA" if has_alpha else "RGB")

@@ -13,12 +13,12 @@ from torch import Tensor
 from sana_like.autoencoders.dc_ae import AutoencoderDC
 from sana_like.weights.files import write_json
 from sana_like.weights.hub import resolve_folder
+from sana_like_pipelines.media.sheet import contact_sheet
 from sana_like_pipelines.pixels import to_pil
 from sana_like_train.data.records import WHITE, Colour, Record, load_records
 from sana_like_train.data.split import load_split
 from sana_like_train.evaluate.quality import psnr, ssim
-from sana_like_train.evaluate.report import provenance
-from sana_like_train.evaluate.sheet import contact_sheet, save_sheet
+from sana_like_train.evaluate.report import provenance, save_png
 from sana_like_train.evaluate.subset import spread
 
 PSNR_BAR, SSIM_BAR = 32.0, 0.95
@@ -154,4 +154,4 @@ def _save_pairs(autoencoder: Any, records: Sequence[Record], path: Path) -> None
         decibel = psnr(rebuilt, original).item()
         pictures += to_pil(torch.cat([original, rebuilt]) / 2 + 0.5)
         texts += [f"{record.label}, {record.style}", f"{decibel:.1f} dB"]
-    save_sheet(contact_sheet(pictures, texts, columns=8, side=128), path)
+    save_png(contact_sheet(pictures, texts, columns=8, side=128), path)

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from PIL import Image
 
-from sana_like.weights.files import read_json, replacing, write_json
+from sana_like.weights.files import read_json, write_json
 from sana_like.weights.hub import resolve_folder
 from sana_like_pipelines import SanaPipeline
+from sana_like_pipelines.media.sheet import contact_sheet
 from sana_like_pipelines.pixels import to_pil
 from sana_like_train.data.prompts import EvalPrompt, PromptList, load_prompt_list
 from sana_like_train.data.records import Record, composite, load_records
@@ -31,8 +32,7 @@ from sana_like_train.evaluate.neighbours import (
     nearest,
     score_neighbours,
 )
-from sana_like_train.evaluate.report import provenance
-from sana_like_train.evaluate.sheet import contact_sheet, save_sheet
+from sana_like_train.evaluate.report import provenance, save_png
 from sana_like_train.evaluate.subset import spread
 
 PARTS = ("seen", "composition", "unseen")
@@ -112,8 +112,10 @@ def evaluate_emoji(
         sheet = contact_sheet(
             [pictures[part][index] for index in shown],
             [chosen[part][index].prompt for index in shown],
+            columns=8,
+            side=128,
         )
-        save_sheet(sheet, written / f"emoji-{part}.png")
+        save_png(sheet, written / f"emoji-{part}.png")
     report["reached"] = _reached(report)
     write_json(written / "emoji.json", report)
     return report
@@ -155,8 +157,7 @@ def _generate(
             generator=[one.seed for one in batch],
         ).images
         for one, picture in zip(batch, made, strict=True):
-            with replacing(paths[one]) as temporary:
-                picture.save(temporary, format="PNG")
+            save_png(picture, paths[one])
         if progress is not None:
             progress(len(prompts) - len(todo) + start + len(batch), len(prompts))
     return {part: [_read(paths[one]) for one in chosen[part]] for part in PARTS}

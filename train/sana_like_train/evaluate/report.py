@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
 from sana_like.version import __version__
+from sana_like.weights.files import replacing
 
 
 def weights_sha256(folder: Path) -> str:
@@ -44,3 +46,9 @@ def provenance(folders: dict[str, Path], device: torch.device | str) -> dict[str
         "versions": {"sana-like": __version__, "torch": torch.__version__},
         "weights_sha256": {name: weights_sha256(folder) for name, folder in folders.items()},
     }
+
+
+def save_png(picture: Image.Image, path: Path) -> None:
+    """Write `picture` to `path`, whole or not at all."""
+    with replacing(path) as temporary:
+        picture.save(temporary, format="PNG")
