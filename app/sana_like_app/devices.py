@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def check_offload(name: str, device: torch.device) -> None:
-    """Refuse an offload that is unknown or that has nothing to move away from.
+    """Refuse an offload that is unknown, has nothing to move away from, or lacks its library.
 
     Raises:
         DeviceError: see above.
@@ -103,4 +104,8 @@ def check_offload(name: str, device: torch.device) -> None:
         raise DeviceError(
             f"--offload {name} moves parts from an accelerator to the CPU, and the device is the "
             "CPU already; leave it out"
+        )
+    if name in {"model", "sequential"} and importlib.util.find_spec("accelerate") is None:
+        raise DeviceError(
+            f"--offload {name} needs accelerate, which comes with: pip install 'sana-like[train]'"
         )

@@ -30,7 +30,7 @@ def plan_outputs(output: Path | None, prompts: list[str], seeds: list[int]) -> l
     """One path per picture.
 
     Args:
-        output: a `.png` file, or a folder (made when missing), or `None` for `outputs`. With
+        output: a picture file, or a folder (made when missing), or `None` for `outputs`. With
             several pictures, a file `a.png` stands for `a-1.png`, `a-2.png` and so on.
         prompts, seeds: one of each per picture, in order.
 
@@ -58,10 +58,12 @@ def plan_outputs(output: Path | None, prompts: list[str], seeds: list[int]) -> l
 
 
 def _check_file(path: Path) -> None:
-    if path.suffix.lower() != SUFFIX:
+    from sana_like_pipelines.media.write import FORMATS
+
+    if path.suffix.lower() not in FORMATS:
         raise ValueError(
-            f"output {str(path)!r} ends in {path.suffix!r}; pictures are written as {SUFFIX}, "
-            "which keeps every bit and carries the recipe"
+            f"output {str(path)!r} ends in {path.suffix!r}; pictures are written as "
+            f"{', '.join(FORMATS)}, of which .png and .webp keep every bit"
         )
     _check_folder(path.parent)
 

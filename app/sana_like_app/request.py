@@ -143,6 +143,17 @@ def parse_size(text: str) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
+def parse_whole(text: str | int) -> int:
+    """A whole number as it is written; `512.0` is none. A number stays what it is.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", str(text).strip()):
+        raise ValueError(f"{text!r} is no whole number")
+    return int(text)
+
+
 def parse_adapter(text: str) -> Adapter:
     """`PATH` or `PATH:SCALE` of a LoRA; a colon that no number follows belongs to the path."""
     path, colon, scale = text.rpartition(":")

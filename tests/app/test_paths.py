@@ -42,7 +42,7 @@ def test_folder_names_never_meet(tmp_path: Path) -> None:
     assert [path.name for path in paths] == ["x-1-2.png", "x-1-3.png", "y-1.png"]
 
 
-@pytest.mark.parametrize("name", ["a.jpg", "a.gif", "a.txt", "model.safetensors"])
+@pytest.mark.parametrize("name", ["a.bmp", "a.gif", "a.txt", "model.safetensors"])
 def test_other_suffixes_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.png"):
         plan_outputs(tmp_path / name, ["x"], [1])

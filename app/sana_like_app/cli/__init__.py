@@ -1,0 +1,1 @@
+"""The `sana-like` command line."""

@@ -1,0 +1,159 @@
+"""`sana-like generate`: words in, pictures out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sana_like_app.request import (
+    PictureRequest,
+    parse_adapter,
+    parse_interval,
+    parse_size,
+    parse_whole,
+    random_seed,
+)
+
+SAMPLING, PICTURES, MACHINE, OUTPUT = "Sampling", "Pictures to start from", "Machine", "Output"
+
+
+def _option(*names: str, panel: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=panel, help=help, show_default=False, **more)
+
+
+def _whole(*names: str, panel: str, help: str) -> Any:
+    # Typer alone would read 512.0 as 512.
+    return _option(*names, panel=panel, help=help, parser=parse_whole, metavar="INTEGER")
+
+
+DeviceOption = Annotated[
+    str, _option("--device", panel=MACHINE, help="auto, cpu, cuda, cuda:N (ROCm too), mps.")
+]
+DtypeOption = Annotated[str, _option("--dtype", panel=MACHINE, help="auto, fp32, bf16, fp16.")]
+OffloadOption = Annotated[
+    str, _option("--offload", panel=MACHINE, help="none, model, sequential, group.")
+]
+NoMetadataOption = Annotated[
+    bool, _option("--no-metadata", panel=OUTPUT, help="Write no recipe, in or beside the picture.")
+]
+
+
+def generate(
+    prompts: Annotated[
+        list[str], typer.Argument(metavar="PROMPT...", help="What to show; several make several.")
+    ],
+    model: Annotated[str, typer.Option(help="An embedded name, a folder, or a hub id.")] = "emoji",
+    size: Annotated[
+        str | None, _option("--size", panel=SAMPLING, help="WIDTHxHEIGHT in pixels, any.")
+    ] = None,
+    width: Annotated[int | None, _whole("--width", panel=SAMPLING, help="In pixels.")] = None,
+    height: Annotated[int | None, _whole("--height", panel=SAMPLING, help="In pixels.")] = None,
+    steps: Annotated[int | None, _whole("--steps", panel=SAMPLING, help="1 or more.")] = None,
+    guidance_scale: Annotated[
+        float | None,
+        _option("--guidance-scale", panel=SAMPLING, help="Weight of the prompt; 1 turns it off."),
+    ] = None,
+    guidance_interval: Annotated[
+        str | None,
+        _option("--guidance-interval", panel=SAMPLING, help="LOW:HIGH, part of the steps, 0 to 1."),
+    ] = None,
+    pag_scale: Annotated[
+        float | None,
+        _option("--pag-scale", panel=SAMPLING, help="Weight of perturbed-attention guidance."),
+    ] = None,
+    negative_prompt: Annotated[
+        str | None, _option("--negative-prompt", panel=SAMPLING, help="What to stay away from.")
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        _option("--scheduler", panel=SAMPLING, help="flow-dpm, flow-euler or flow-heun."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        _whole("--seed", panel=SAMPLING, help="Of the first picture; drawn and printed if absent."),
+    ] = None,
+    count: Annotated[int, _whole("--count", panel=SAMPLING, help="Pictures per prompt.")] = 1,
+    image: Annotated[
+        Path | None, _option("--image", panel=PICTURES, help="Picture to start from.")
+    ] = None,
+    strength: Annotated[
+        float | None,
+        _option("--strength", panel=PICTURES, help="0 keeps the picture, 1 ignores it."),
+    ] = None,
+    mask: Annotated[
+        Path | None, _option("--mask", panel=PICTURES, help="White where to paint anew.")
+    ] = None,
+    controls: Annotated[
+        list[Path] | None, _option("--control", panel=PICTURES, help="Picture to follow; repeat.")
+    ] = None,
+    controlnets: Annotated[
+        list[str] | None,
+        _option("--controlnet", panel=PICTURES, help="Model that reads it; one per --control."),
+    ] = None,
+    control_scale: Annotated[
+        float | None, _option("--control-scale", panel=PICTURES, help="How strongly it counts.")
+    ] = None,
+    loras: Annotated[
+        list[str] | None, typer.Option("--lora", metavar="PATH[:SCALE]", help="Adapter; repeat.")
+    ] = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    offload: OffloadOption = "none",
+    batch_size: Annotated[
+        int, _whole("--batch-size", panel=MACHINE, help="Pictures made at once.")
+    ] = 1,
+    output: Annotated[
+        Path | None, _option("--output", panel=OUTPUT, help="A .png file, or a folder.")
+    ] = None,
+    sheet: Annotated[
+        bool, _option("--contact-sheet", panel=OUTPUT, help="Also all pictures on one.")
+    ] = False,
+    preview: Annotated[
+        int | None,
+        _whole("--preview", panel=OUTPUT, help="Show a rough picture beside it every K steps."),
+    ] = None,
+    no_metadata: NoMetadataOption = False,
+) -> None:
+    """Make pictures from prompts."""
+    if size is not None:
+        if width is not None or height is not None:
+            raise ValueError("give --size, or --width and --height, not both")
+        width, height = parse_size(size)
+    if preview is not None and preview < 1:
+        raise ValueError(f"--preview is {preview}; it counts steps, from 1")
+    request = PictureRequest(
+        prompts=tuple(prompts),
+        seed=random_seed() if seed is None else seed,
+        model=model,
+        negative_prompt=negative_prompt,
+        width=width,
+        height=height,
+        steps=steps,
+        guidance_scale=guidance_scale,
+        guidance_interval=parse_interval(guidance_interval) if guidance_interval else None,
+        pag_scale=pag_scale,
+        count=count,
+        batch_size=batch_size,
+        image=image,
+        strength=strength,
+        mask=mask,
+        controls=tuple(controls or ()),
+        controlnets=tuple(controlnets or ()),
+        control_scale=control_scale,
+        adapters=tuple(parse_adapter(text) for text in loras or ()),
+        scheduler=scheduler,
+    )
+    request.check()
+    from sana_like_app.cli.making import make_and_write
+    from sana_like_app.generation import Placement
+
+    make_and_write(
+        request,
+        Placement.choose(device, dtype, offload),
+        output=output,
+        sheet=sheet,
+        preview=preview,
+        metadata=not no_metadata,
+    )

@@ -1,0 +1,118 @@
+"""Making the pictures of a request while telling how it goes, and writing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from sana_like_app.cli.progress import counting, quiet_libraries
+from sana_like_app.generation import (
+    Made,
+    Placement,
+    PreviewReport,
+    Studio,
+    batches,
+    settings_of,
+    setup_of,
+)
+from sana_like_app.paths import plan_outputs
+from sana_like_app.request import PictureRequest
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def make_and_write(
+    request: PictureRequest,
+    placement: Placement,
+    *,
+    output: Path | None,
+    sheet: bool,
+    preview: int | None,
+    metadata: bool,
+) -> None:
+    """Make every picture of `request` and write it as soon as it is there.
+
+    Args:
+        request: what to make; checked already.
+        placement: where to compute.
+        output: see `plan_outputs`.
+        sheet: also write a contact sheet.
+        preview: keep a rough picture beside the output up to date, every so many steps.
+        metadata: write recipes.
+    """
+    pictures = request.pictures()
+    prompts, seeds = [prompt for prompt, _ in pictures], [seed for _, seed in pictures]
+    paths = plan_outputs(output, prompts, seeds)
+    quiet_libraries()
+    studio = Studio(setup_of(request), placement)
+    announce(placement, seeds)
+    made: list[Made] = []
+    for batch_prompts, batch_seeds in batches(request):
+        targets = paths[len(made) : len(made) + len(batch_seeds)]
+        with previews(targets) as show, counting(f"{len(made) + 1} of {len(paths)}") as steps:
+            batch = studio.make(
+                batch_prompts,
+                batch_seeds,
+                request.negative_prompt,
+                settings_of(request),
+                on_step=steps,
+                on_preview=show if preview else None,
+                preview_every=preview or 1,
+            )
+        for target, one in zip(targets, batch, strict=True):
+            write(target, one, metadata=metadata)
+        made += batch
+    if sheet:
+        _write_sheet(paths, made)
+
+
+def announce(placement: Placement, seeds: Sequence[int]) -> None:
+    """Say on stderr where it is computed, what is off, and which seeds are used."""
+    from sana_like_app.diagnostics import accelerations_off
+
+    kind = str(placement.dtype).removeprefix("torch.")
+    off = accelerations_off(placement.device)
+    typer.echo(f"on {placement.device}, {kind}; off: {off or 'nothing'}", err=True)
+    last = f" to {seeds[-1]}" if len(seeds) > 1 else ""
+    typer.echo(f"seed {seeds[0]}{last}", err=True)
+
+
+def write(path: Path, made: Made, *, metadata: bool) -> None:
+    """Write one picture and print its path and the seconds it took."""
+    from sana_like_pipelines.media import write_picture
+
+    write_picture(made.picture, path, made.recipe if metadata else None)
+    typer.echo(f"{path}  {made.seconds:.1f} s")
+
+
+@contextmanager
+def previews(targets: Sequence[Path]) -> Iterator[PreviewReport]:
+    """Rough pictures as `NAME.preview.png` beside their targets; they go when the work ends."""
+    from sana_like_pipelines.media import write_picture
+
+    places = [target.with_name(f"{target.stem}.preview.png") for target in targets]
+
+    def show(done: int, total: int, pictures: Sequence[Image]) -> None:  # noqa: ARG001
+        for place, picture in zip(places, pictures, strict=True):
+            write_picture(picture, place)
+
+    try:
+        yield show
+    finally:
+        for place in places:
+            place.unlink(missing_ok=True)
+
+
+def _write_sheet(paths: Sequence[Path], made: Sequence[Made]) -> None:
+    from sana_like_pipelines.media import contact_sheet, write_picture
+
+    labels = [f"{one.prompt} ({one.seed})" for one in made]
+    first = paths[0].stem.removesuffix("-1") if len(paths) > 1 else paths[0].stem
+    path = paths[0].with_name(f"{first}-sheet.png")
+    write_picture(contact_sheet([one.picture for one in made], labels), path)
+    typer.echo(str(path))

@@ -1,0 +1,52 @@
+"""`sana-like rerun`: the same picture again from the recipe it carries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sana_like_app.cli.generate import DeviceOption, NoMetadataOption, OffloadOption
+
+
+def rerun(
+    file: Annotated[Path, typer.Argument(help="A picture with a recipe, or its JSON file.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Picture to write; else NAME-again.png.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on with other weights or input pictures.")
+    ] = False,
+    device: DeviceOption = "auto",
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", help="Other than the recipe's: fp32, bf16, fp16.")
+    ] = None,
+    offload: OffloadOption = "none",
+    no_metadata: NoMetadataOption = False,
+) -> None:
+    """Make a picture again from its recipe.
+
+    On the same machine with the same versions the picture is the same, byte for byte. Refused when
+    the weights are not those of the recipe. The network is not used.
+    """
+    from sana_like_app.cli.making import announce, write
+    from sana_like_app.cli.progress import counting, quiet_libraries
+    from sana_like_app.generation import Placement, Studio
+    from sana_like_app.paths import plan_outputs
+    from sana_like_app.recipes import read_plan
+
+    plan = read_plan(file)
+    placement = Placement.choose(device, dtype or plan.dtype, offload)
+    target = file.with_name(f"{file.name.split('.')[0]}-again.png") if output is None else output
+    (path,) = plan_outputs(target, [plan.prompt], [plan.seed])
+    if not force:
+        plan.check_unchanged()
+    quiet_libraries()
+    studio = Studio(plan.setup, placement, local_files_only=True)
+    announce(placement, [plan.seed])
+    with counting("steps") as steps:
+        (made,) = studio.make(
+            [plan.prompt], [plan.seed], plan.negative_prompt, plan.settings, on_step=steps
+        )
+    write(path, made, metadata=not no_metadata)
