@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import platformdirs
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -70,6 +72,16 @@ def picture_array(records: list[Record], side: int, folder: Path) -> NDArray[np.
     finally:
         temporary.unlink(missing_ok=True)
     return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names and values, in the order of the names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        plain = tensor.detach().to("cpu", torch.float32).contiguous()
+        digest.update(f"{name}:{tuple(plain.shape)}:".encode())
+        digest.update(plain.numpy().data)
+    return digest.hexdigest()
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -21,6 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from sana_like_train.cache import tensors_hash
+
 _TEMPORARY = ".writing-"
 
 
@@ -214,16 +216,29 @@ def _flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def trained_state(module: nn.Module) -> dict[str, Tensor]:
+    """State dict without the parameters that are not trained."""
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    return {name: t for name, t in module.state_dict().items() if name not in frozen}
+
+
+def frozen_hash(module: nn.Module) -> str:
+    """SHA-256 of the parameters that are not trained; empty where all are."""
+    frozen = {n: p for n, p in module.named_parameters() if not p.requires_grad}
+    return tensors_hash(frozen) if frozen else ""
+
+
 def load_into(module: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
-    """Copies a module's weights from a checkpoint.
+    """Copies what `trained_state` gave back into a module.
 
     Raises:
         CheckpointError: a missing, extra or misshapen tensor.
     """
-    try:
-        module.load_state_dict(tensors, strict=True)
-    except RuntimeError as error:
+    own = trained_state(module)
+    wrong = sorted(set(own) ^ set(tensors)) or [n for n in own if own[n].shape != tensors[n].shape]
+    if wrong:
         raise CheckpointError(
-            f"{source} is of another model than the recipe's; resume with the recipe of the run "
-            f"({source / 'recipe.yaml'}): {error}"
-        ) from None
+            f"{source} is of another model than the recipe's; {len(wrong)} tensors are missing, "
+            f"extra or misshapen, first {wrong[0]}; resume with {source / 'recipe.yaml'}"
+        )
+    module.load_state_dict(tensors, strict=False)

@@ -90,7 +90,7 @@ class TrainConfig(Section):
         log_steps: how often losses are written.
         log_seconds: how often a progress line is written where there is no terminal.
         gradient_checkpointing: recompute activations of the model's blocks in the backward pass.
-        device: `auto`, `cpu`, `cuda` or `mps`.
+        device: `auto` (what there is), or `cpu`.
     """
 
     seed: int = Field(default=0, ge=0)
@@ -114,7 +114,7 @@ class TrainConfig(Section):
     log_steps: int = Field(default=20, ge=1)
     log_seconds: float = Field(default=30.0, gt=0)
     gradient_checkpointing: bool = False
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: Literal["auto", "cpu"] = "auto"
 
     @model_validator(mode="after")
     def _decay_fits(self) -> TrainConfig:
@@ -151,7 +151,7 @@ class DataConfig(Section):
     composition: bool = False
     styles: tuple[str, ...] | None = None
     caption: str | None = None
-    resolution: int = Field(default=256, ge=32)
+    resolution: int = Field(default=256, ge=8)
     cache_dir: str | None = None
 
 
@@ -184,7 +184,7 @@ class AutoencoderTask(Section):
     kind: Literal["autoencoder"] = "autoencoder"
     model: dict[str, Any]
     phase: Literal["reconstruction", "latent_adaptation", "decoder_refinement"] = "reconstruction"
-    crop: int | None = Field(default=128, ge=32)
+    crop: int | None = Field(default=128, ge=8)
     crop_schedule: tuple[tuple[int, int, int], ...] = ()
     trainable: tuple[str, ...] | None = None
     white_background: float = Field(default=0.5, ge=0, le=1)
@@ -239,7 +239,7 @@ class TextToImageTask(Section):
         model: config keys of `SanaTransformer2DModel`; may be empty with `train.init_from`.
         autoencoder: embedded name or folder that encodes the pictures.
         text_encoder: embedded name (`smollm2`) or folder of the text encoder.
-        text_settings: `embedded` or `published`.
+        text_settings: `embedded`, `published`, or keys of `sana_like.text.TextSettings`.
         caption_dropout: probability of the empty caption (classifier-free guidance).
         time: how noise levels are drawn.
         augment: latent variants.
@@ -256,7 +256,7 @@ class TextToImageTask(Section):
     model: dict[str, Any] = {}
     autoencoder: str = "emoji-ae"
     text_encoder: str = "smollm2"
-    text_settings: Literal["embedded", "published"] = "embedded"
+    text_settings: Literal["embedded", "published"] | dict[str, Any] = "embedded"
     caption_dropout: float = Field(default=0.1, ge=0, le=1)
     time: TimeSampling = TimeSampling()
     augment: Augment = Augment()

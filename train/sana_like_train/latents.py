@@ -16,7 +16,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from sana_like.autoencoders.dc_ae import AutoencoderDC
-from sana_like_train.cache import fingerprint, read_tensors, write_tensors
+from sana_like_train.cache import fingerprint, read_tensors, tensors_hash, write_tensors
 from sana_like_train.config import Augment
 from sana_like_train.data.buckets import Size, fit_to_bucket
 from sana_like_train.data.records import Record
@@ -74,7 +74,7 @@ def pack_latents(
         for r, s in zip(records, sizes, strict=True)
     ]
     variants = augment.model_dump_json(exclude={"probability"}) if augment.variants else "plain"
-    weights = _weights_hash(autoencoder)
+    weights = tensors_hash(autoencoder.state_dict())
     name = fingerprint(weights, variants, str(seed if augment.variants else 0), *names)
     path = folder / "latents" / f"{name}.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,11 +161,3 @@ def moved(picture: Tensor, scale: float, shift: tuple[float, float], mirror: flo
     # Zero padding is white where white is zero.
     ink = F.grid_sample(picture[None] - 1, grid, mode="bicubic", align_corners=False)
     return (ink[0] + 1).clamp(-1, 1)
-
-
-def _weights_hash(module: torch.nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().to("cpu", torch.float32).contiguous().numpy().data)
-    return digest.hexdigest()[:20]

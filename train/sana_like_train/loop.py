@@ -73,10 +73,10 @@ class Trainer:
         self.config = recipe.train
         self.task = task
         self.folder = folder
-        precision = "bf16" if self.config.precision == "bf16" else "no"
-        self.accelerator = Accelerator(mixed_precision=precision, cpu=self.config.device == "cpu")
+        self.accelerator = Accelerator(cpu=self.config.device == "cpu")
         self.device = self.accelerator.device
         self.progress = Progress()
+        self.frozen_hash = checkpoint.frozen_hash(task.objective)
         optimizers = build_optimizers(task.objective, self.config.optimizer, self.config.lr)
         self.ema: ExponentialMovingAverage | None = None
         prepared = self.accelerator.prepare(task.objective, *optimizers)
@@ -186,14 +186,16 @@ class Trainer:
         with self._synchronised(self.objective, last):
             if self.task.critic is not None:
                 self.task.critic.requires_grad_(False)
-            out = self.objective(tensors)
+            with self._autocast():
+                out = self.objective(tensors)
             _check_finite(out, batch.keys, self.progress.step)
             self.accelerator.backward(out["loss"] / parts)
         logs = {"loss": out["loss"].detach(), **out["logs"]}
         if self.critic is not None and self.task.critic is not None:
             self.task.critic.requires_grad_(True)
             with self._synchronised(self.critic, last):
-                judged = self.critic(out["carry"])
+                with self._autocast():
+                    judged = self.critic(out["carry"])
                 _check_finite(judged, batch.keys, self.progress.step)
                 self.accelerator.backward(judged["loss"] / parts)
             logs.update(judged["logs"])
@@ -202,6 +204,11 @@ class Trainer:
     def _synchronised(self, module: nn.Module, last: bool) -> Any:
         """Gradients travel between processes only in the last micro step."""
         return torch.enable_grad() if last else self.accelerator.no_sync(module)
+
+    def _autocast(self) -> torch.autocast:
+        """Products in bf16 where the recipe says so; weights and losses stay fp32."""
+        half = self.config.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
 
     def _clipped(self, module: nn.Module) -> Tensor | None:
         if self.config.clip_norm is None:
@@ -268,7 +275,7 @@ class Trainer:
         training = module.training
         module.eval()
         try:
-            with torch.no_grad(), self.accelerator.autocast():
+            with torch.no_grad(), self._autocast():
                 if self.ema is None:
                     return function()
                 with self.ema.applied_to(module):
@@ -280,13 +287,17 @@ class Trainer:
         """Writes a checkpoint of this moment and removes old ones."""
         if not self._is_main:
             return
-        tensors = {"model": self.task.objective.state_dict()}
-        state: dict[str, Any] = {"progress": vars(self.progress).copy(), "optimizers": []}
+        tensors = {"model": checkpoint.trained_state(self.task.objective)}
+        state: dict[str, Any] = {
+            "progress": vars(self.progress).copy(),
+            "frozen": self.frozen_hash,
+            "optimizers": [],
+        }
         if self.ema:
             tensors["ema"] = self.ema.state_dict()
             state["ema_updates"] = self.ema.updates
         if self.task.critic is not None:
-            tensors["critic"] = self.task.critic.state_dict()
+            tensors["critic"] = checkpoint.trained_state(self.task.critic)
         for index, optimizer in enumerate(self.optimizers + self.critic_optimizers):
             tensors[f"optimizer{index}"], plain = checkpoint.flatten_optimizer(optimizer)
             state["optimizers"].append(plain)
@@ -303,6 +314,11 @@ class Trainer:
         """
         contents = checkpoint.read(path)
         tensors, state = contents.tensors, contents.state
+        if state["frozen"] != self.frozen_hash:
+            raise checkpoint.CheckpointError(
+                f"the weights that this run does not train are not those it began with (see "
+                f"train.init_from in {path / 'recipe.yaml'}); give it the same ones"
+            )
         checkpoint.load_into(self.task.objective, tensors["model"], path)
         if (self.ema is not None) != ("ema" in tensors):
             raise checkpoint.CheckpointError(

@@ -112,7 +112,7 @@ class AutoencoderTraining(TrainingTask):
     metric = "psnr"
     higher_is_better = True
 
-    def __init__(self, recipe: Recipe, model: AutoencoderDC) -> None:
+    def __init__(self, recipe: Recipe, model: Any) -> None:
         config = recipe.task
         assert isinstance(config, AutoencoderTask)
         self.config = config
@@ -128,7 +128,7 @@ class AutoencoderTraining(TrainingTask):
         self.held_out: list[Record] = held_out
         self.held_out_pictures = picture_array(held_out, self.side, folder)
         self.order = SampleOrder(len(train), self.seed)
-        self.exported: Any = model.train()
+        self.exported = model.train()
         self._choose_trainable(model)
         discriminator = None
         if config.adversary:
@@ -136,7 +136,7 @@ class AutoencoderTraining(TrainingTask):
             self.critic = CriticObjective(discriminator)
             self.critic_lr = config.adversary.lr
         self.objective = ReconstructionObjective(model, config, discriminator)
-        self.exported.to(memory_format=torch.channels_last)
+        model.to(memory_format=torch.channels_last)
         logger.info("%d pictures to train on, %d held out", len(train), len(held_out))
 
     def _choose_trainable(self, model: AutoencoderDC) -> None:

@@ -77,7 +77,10 @@ class FlowMatchingObjective(nn.Module):
 
 def text_settings(config: TextToImageTask) -> TextSettings:
     """How the recipe's model reads prompts."""
-    return embedded_settings() if config.text_settings == "embedded" else published_settings()
+    given = config.text_settings
+    if isinstance(given, dict):
+        return TextSettings.from_dict(given)
+    return embedded_settings() if given == "embedded" else published_settings()
 
 
 class TextToImageTraining(TrainingTask):
@@ -104,7 +107,7 @@ class TextToImageTraining(TrainingTask):
         self.batch_size = recipe.train.batch_size
         self._sampler: BucketBatchSampler | None = None
         self._epoch: tuple[int, list[Any]] = (-1, [])
-        self.exported: Any = model.train()
+        self.exported = model.train()
         self.objective = FlowMatchingObjective(model, config.contrastive_weight)
 
     def _read_text(self, device: torch.device) -> None:
