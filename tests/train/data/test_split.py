@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from sana_like_train.data.captions import emoji_prompt
+from sana_like_train.data.committed import write_committed_files
+from sana_like_train.data.packs import find_pack
 from sana_like_train.data.prompts import load_prompt_list, make_prompt_list
 from sana_like_train.data.records import load_records
-from sana_like_train.data.split import Concept, is_nameable, load_split, make_split
+from sana_like_train.data.split import Concept, is_nameable, load_split, make_split, read_split_file
 
 
 def test_every_twentieth_concept_is_held_out_in_all_styles(emoji_pack: Callable[..., Path]) -> None:
@@ -92,6 +94,13 @@ def test_committed_prompts_fit_the_split() -> None:
             )
 
 
+def test_files_are_written_for_any_styles(emoji_pack: Callable[..., Path], tmp_path: Path) -> None:
+    split, prompts = write_committed_files(emoji_pack(30, side=4), tmp_path, styles=("3d", "noto"))
+    assert load_split(tmp_path / "emoji.json") == split
+    assert load_prompt_list(tmp_path / "emoji_prompts.json") == prompts
+    assert {entry.key.rpartition("_")[2] for entry in prompts.unseen} == {"3d", "noto"}
+
+
 def test_prompt_list_round_trip(emoji_pack: Callable[..., Path], tmp_path: Path) -> None:
     records = load_records(emoji_pack(50, side=4))
     prompts = make_prompt_list(records, make_split(records, seed=3), steps=7, guidance=2.5, count=9)
@@ -102,6 +111,20 @@ def test_prompt_list_round_trip(emoji_pack: Callable[..., Path], tmp_path: Path)
         assert entry.prompt == emoji_prompt(record.label, record.style)
     (tmp_path / "list.json").write_text(prompts.to_json(), "utf-8")
     assert load_prompt_list(tmp_path / "list.json") == prompts
+
+
+def test_committed_files_are_those_of_the_pack(tmp_path: Path) -> None:
+    try:
+        pack = find_pack("emoji")
+    except ValueError:
+        pytest.skip("the emoji pack is not built")
+    split, prompts = load_split("emoji"), load_prompt_list()
+    made = write_committed_files(
+        pack, tmp_path, styles=split.styles, steps=prompts.steps, guidance=prompts.guidance
+    )
+    assert made == (split, prompts)
+    for name in ("emoji", "emoji_prompts"):
+        assert (tmp_path / f"{name}.json").read_text("utf-8") == read_split_file(name)
 
 
 @pytest.mark.parametrize("load", [load_split, load_prompt_list])

@@ -204,11 +204,11 @@ def _sources(
     """Yield key -> SVG text or encoded picture."""
     prefix, suffix = "assets/", ".webp"
     assets = read_members(archives[FLUENT_3D.name], lambda path: path.endswith(suffix))
-    names = {path.removeprefix(prefix).removesuffix(suffix): path for path in assets}
-    # Two emoji are there both with and without FE0F; the plain name comes last and so wins.
-    for name in sorted(names, key=lambda name: (name == plain_code(name), name)):
-        if plain_code(name) in concepts:
-            yield f"{plain_code(name)}_3d", assets[names[name]]
+    # Two emoji are there both with and without FE0F: the first file name wins.
+    for path in sorted(assets, reverse=True):
+        code = plain_code(path.removeprefix(prefix).removesuffix(suffix))
+        if code in concepts:
+            yield f"{code}_3d", assets[path]
     for style, package in ICON_SETS.items():
         files = read_members(archives[package.name], {"icons.json", "chars.json"}.__contains__)
         icons, icon_names = json.loads(files["icons.json"]), json.loads(files["chars.json"])
