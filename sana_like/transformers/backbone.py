@@ -53,7 +53,11 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
         config: Any = self.config
         check_config(config)
         dim = config.num_attention_heads * config.attention_head_dim
-        self.inner_dim = dim
+        # Plain numbers for the forward pass: the compiler cannot read a diffusers config.
+        self.inner_dim: int = dim
+        self.patch_size: int = config.patch_size
+        self.in_channels: int = config.in_channels
+        self.caption_channels: int = config.caption_channels
         self.gradient_checkpointing = False
         self.patch_embed = PatchEmbed(
             config.in_channels,
@@ -199,7 +203,7 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
         Raises:
             ValueError: a shape is wrong.
         """
-        channels = self.config["caption_channels"]
+        channels = self.caption_channels
         if embeds.ndim != 3 or embeds.shape[-1] != channels or 0 in embeds.shape:
             raise ValueError(
                 f"text embeddings have shape {tuple(embeds.shape)}; this model reads [B, L, "
@@ -246,12 +250,11 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
         return self.time_embed(rows, guidance, latent.dtype)
 
     def _check_latent(self, latent: Tensor, name: str, attention_mask: Tensor | None) -> None:
-        config: Any = self.config
-        patch = config.patch_size
-        if latent.ndim != 4 or latent.shape[1] != config.in_channels or 0 in latent.shape:
+        patch = self.patch_size
+        if latent.ndim != 4 or latent.shape[1] != self.in_channels or 0 in latent.shape:
             raise ValueError(
                 f"{name} has shape {tuple(latent.shape)}; this model reads [B, "
-                f"{config.in_channels}, height, width] with no side of zero"
+                f"{self.in_channels}, height, width] with no side of zero"
             )
         if latent.shape[2] % patch or latent.shape[3] % patch:
             raise ValueError(
@@ -266,7 +269,7 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
 
     def _grid(self, latent: Tensor) -> tuple[int, int, int]:
         """(frames, height, width) of the tokens of a latent."""
-        patch = self.config["patch_size"]
+        patch = self.patch_size
         return 1, latent.shape[2] // patch, latent.shape[3] // patch
 
     def _run(self, block: nn.Module, *args: Any) -> Tensor:

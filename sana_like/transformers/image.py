@@ -151,7 +151,7 @@ class SanaTransformer2DModel(SanaBackbone):
         require_finite(finite)
         table = (self.scale_shift_table + embedded[:, None]).to(x.dtype)  # [B, 2, C]
         x = self.proj_out(self.norm_out(x, *table.chunk(2, dim=1)))
-        sample = unpatchify(x, *grid[1:], self.config["patch_size"])
+        sample = unpatchify(x, *grid[1:], self.patch_size)
         return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
 
     def _outer_macs(self) -> int:
