@@ -6,6 +6,7 @@ the prompt, with the negative prompt, and with the prompt and perturbed attentio
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -49,8 +50,9 @@ class Guidance:
     def __post_init__(self) -> None:
         for name in ("scale", "pag_scale", "pag_adaptive_scale"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ValueError(f"guidance: {name}={value!r} must be a number")
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (number and math.isfinite(value)):
+                raise ValueError(f"guidance: {name}={value!r} must be a finite number")
         if self.pag_scale < 0 or self.pag_adaptive_scale < 0:
             raise ValueError("pag_scale and pag_adaptive_scale must be 0 or more")
         start, end = self.interval

@@ -6,6 +6,7 @@ code comes from the folder.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ MODEL_CLASSES = ("AutoencoderDC", "SanaControlNetModel", "SanaTransformer2DModel
 ZOO_LIBRARY = "sana_like.zoo"
 ZOO_TEXT_ENCODER = "smollm2"
 INDEX_NAME = "model_index.json"
+SCHEDULER_NAME = "scheduler_config.json"
 
 Dtypes = torch.dtype | str | Mapping[str, torch.dtype | str] | None
 """One dtype for all, or one by component name with `"default"` for the rest; `None`: as stored."""
@@ -124,7 +126,7 @@ def load_component(name: str, index: Index, options: LoadOptions) -> Any:
         return load_model(class_name, name, folder, options)
     if library == "transformers":
         return load_transformers(class_name, name, folder, options)
-    if (folder / "scheduler_config.json").is_file():
+    if (folder / SCHEDULER_NAME).is_file():
         return load_scheduler(folder)
     raise WeightsError(
         f"{index.folder / INDEX_NAME}: {name!r} is a {library}.{class_name}; known are "
@@ -185,10 +187,25 @@ def load_scheduler(folder: Path) -> Any:
     """
     from sana_like.schedulers import from_published
 
-    path = folder / "scheduler_config.json"
+    path = folder / SCHEDULER_NAME
     if not path.is_file():
-        raise WeightsError(f"{folder}: has no scheduler_config.json.")
-    return from_published(read_json(path))
+        raise WeightsError(f"{folder}: has no {SCHEDULER_NAME}.")
+    return from_published(read_scheduler_config(path))
+
+
+def read_scheduler_config(path: Path) -> dict[str, Any]:
+    """Read `scheduler_config.json`, in which diffusers writes infinities that JSON has no form for.
+
+    Raises:
+        WeightsError: it is no JSON object.
+    """
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise WeightsError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise WeightsError(f"{path}: expected a JSON object, found {type(config).__name__}.")
+    return config
 
 
 def load_transformers(class_name: str, name: str, folder: Path, options: LoadOptions) -> Any:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sana_like.weights.files import read_json, write_json
-from sana_like_pipelines.loading import INDEX_NAME
+from sana_like.weights.files import write_json
+from sana_like_pipelines.loading import INDEX_NAME, SCHEDULER_NAME, read_scheduler_config
 
 Entry = list[str | None]
 
@@ -39,7 +39,7 @@ def save_component(
         return ["transformers", type(component).__name__]
     if hasattr(component, "set_timesteps"):
         component.save_pretrained(target)
-        return ["diffusers", str(read_json(target / "scheduler_config.json")["_class_name"])]
+        return ["diffusers", str(read_scheduler_config(target / SCHEDULER_NAME)["_class_name"])]
     if hasattr(component, "published_class_name"):
         component.save_pretrained(target, variant=variant, max_shard_size=max_shard_size)
         return ["diffusers", component.published_class_name()]
