@@ -75,7 +75,8 @@ def pack_latents(
     ]
     variants = augment.model_dump_json(exclude={"probability"}) if augment.variants else "plain"
     weights = tensors_hash(autoencoder.state_dict())
-    name = fingerprint(weights, variants, str(seed if augment.variants else 0), *names)
+    scale = str(autoencoder.config["scaling_factor"])
+    name = fingerprint(weights, scale, variants, str(seed if augment.variants else 0), *names)
     path = folder / "latents" / f"{name}.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"), torch.no_grad():

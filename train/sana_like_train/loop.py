@@ -353,6 +353,6 @@ def _check_finite(out: dict[str, Any], keys: list[str], step: int) -> None:
     bad = (~torch.isfinite(out["per_sample"])).flatten().nonzero().flatten().tolist()
     names = [keys[index] for index in bad] or keys
     raise NonFiniteLossError(
-        f"loss is {float(out['loss'])} at step {step}; samples: {', '.join(names)}; "
+        f"loss is {float(out['loss'].detach())} at step {step}; samples: {', '.join(names)}; "
         "look at these samples, or lower train.lr and resume from the last checkpoint"
     )

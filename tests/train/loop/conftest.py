@@ -44,7 +44,7 @@ def tiny_text_encoder(tmp_path: Path) -> Path:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaModel, PreTrainedTokenizerFast
 
-    words = ["<pad>", "<s>", "<unk>", *"thing a 3d flat noto emoji icon of , es render".split()]
+    words = ["<pad>", "<s>", "<unk>", "thing", "a", "of", ",", "es", "3d", "flat", "emoji"]
     vocabulary = {word: number for number, word in enumerate([*words, *map(str, range(10))])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from sana_like_train import checkpoint
-from sana_like_train.checkpoint import Checkpoint, CheckpointError
 from torch import nn
 from torch.optim import AdamW
+
+from sana_like_train import checkpoint
+from sana_like_train.checkpoint import Checkpoint, CheckpointError
 
 WRITER = """
 import sys, torch

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from sana_like_train import checkpoint
 from sana_like_train.config import ConfigError
 from sana_like_train.running import run

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sana_like_train.config import OptimizerConfig, Schedule
+from sana_like_train.ema import ExponentialMovingAverage
+from sana_like_train.optim import (
+    Muon,
+    build_optimizers,
+    learning_rate_factor,
+    orthogonalize,
+    set_learning_rate,
+)
+
+
+def test_warm_up_rises_in_a_line() -> None:
+    schedule = Schedule(kind="constant", warmup_steps=4)
+    factors = [learning_rate_factor(schedule, step, 100) for step in range(6)]
+    assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
+
+
+def test_cosine() -> None:
+    schedule = Schedule(kind="cosine", warmup_steps=10, floor=0.1)
+    assert learning_rate_factor(schedule, 10, 110) == pytest.approx(1.0)
+    assert learning_rate_factor(schedule, 60, 110) == pytest.approx(0.55)
+    assert learning_rate_factor(schedule, 110, 110) == pytest.approx(0.1)
+    assert learning_rate_factor(schedule, 10_000, 110) == pytest.approx(0.1)
+
+
+def test_warmup_stable_decay() -> None:
+    schedule = Schedule(kind="wsd", warmup_steps=10, decay_steps=40)
+    assert [learning_rate_factor(schedule, s, 100) for s in (10, 59, 60)] == [1.0, 1.0, 1.0]
+    assert learning_rate_factor(schedule, 70, 100) == pytest.approx(1 - math.sqrt(0.25))
+    assert learning_rate_factor(schedule, 100, 100) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("shape", [(3, 24, 16), (2, 16, 24), (1, 16, 16)])
+def test_orthogonalized_matrices_have_singular_values_near_one(shape: tuple[int, ...]) -> None:
+    matrices = torch.randn(shape) * 7
+    values = torch.linalg.svdvals(orthogonalize(matrices))
+    # The quintic iteration aims at a band, not at 1; square random matrices have a tiny value.
+    assert values.max() < 1.3
+    assert values.median() > 0.6
+    left = torch.linalg.svd(matrices, full_matrices=False)
+    sign = torch.einsum("kir,kij,kjr->kr", left.U, orthogonalize(matrices), left.Vh.mT)
+    assert (sign > 0).all()  # the same singular vectors, the same signs
+
+
+def test_muon_moves_by_a_fixed_size_whatever_the_gradient_scale() -> None:
+    moves = []
+    for scale in (1e-3, 1.0, 1e3):
+        torch.manual_seed(1)
+        weight = nn.Parameter(torch.randn(8, 12))
+        before = weight.detach().clone()
+        weight.grad = torch.randn(8, 12) * scale
+        Muon([weight], lr=0.1, momentum=0.9).step()
+        moves.append(weight.detach() - before)
+    assert torch.allclose(moves[0], moves[1], atol=2e-3)
+    assert torch.allclose(moves[1], moves[2], atol=2e-3)
+    rms = moves[1].square().mean().sqrt()
+    assert 0.1 * 0.2 * 0.6 < rms < 0.1 * 0.2 * 1.2  # AdamW's usual 0.2 lr
+
+
+def test_muon_updates_equal_shapes_together_as_alone() -> None:
+    torch.manual_seed(2)
+    weights = [nn.Parameter(torch.randn(6, 9)) for _ in range(3)]
+    gradients = [torch.randn(6, 9) for _ in range(3)]
+    alone = copy.deepcopy(weights)
+    for group in (weights, alone):
+        for weight, gradient in zip(group, gradients, strict=True):
+            weight.grad = gradient.clone()
+    Muon(weights, lr=0.1, weight_decay=0.1).step()
+    for weight in alone:
+        Muon([weight], lr=0.1, weight_decay=0.1).step()
+    for one, other in zip(weights, alone, strict=True):
+        assert torch.allclose(one, other, atol=1e-4)
+
+
+def test_muon_refuses_what_is_no_matrix() -> None:
+    with pytest.raises(ValueError, match="matrices"):
+        Muon([nn.Parameter(torch.zeros(3))], lr=0.1)
+
+
+def test_every_parameter_has_one_optimizer_and_vectors_no_decay() -> None:
+    module = nn.ModuleDict(
+        {"proj_out": nn.Linear(4, 4), "hidden": nn.Linear(4, 6), "conv": nn.Conv2d(2, 2, 3)}
+    )
+    module["hidden"].bias.requires_grad_(False)
+    optimizers = build_optimizers(module, OptimizerConfig(kind="muon", weight_decay=0.5), 1e-2)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    parameters = [p for group in groups for p in group["params"]]
+    assert len({id(p) for p in parameters}) == len(parameters)
+    assert {id(p) for p in parameters} == {id(p) for p in module.parameters() if p.requires_grad}
+    for group in groups:
+        decays = {p.ndim >= 2 for p in group["params"]}
+        assert decays == {group["weight_decay"] > 0}
+    muon = [
+        p for o in optimizers if isinstance(o, Muon) for g in o.param_groups for p in g["params"]
+    ]
+    assert [id(p) for p in muon] == [id(module["hidden"].weight)]
+    set_learning_rate(optimizers, 0.5)
+    assert {group["lr"] for group in groups} == {5e-3}
+
+
+def test_nothing_to_train_is_refused() -> None:
+    with pytest.raises(ValueError, match="requires a gradient"):
+        build_optimizers(nn.Linear(2, 2).requires_grad_(False), OptimizerConfig(), 1e-3)
+
+
+def test_average_has_its_closed_form() -> None:
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(module.weight, 1.0)
+    ema = ExponentialMovingAverage(module, decay=0.9, warmup=1.0)
+    for _ in range(5):
+        nn.init.constant_(module.weight, 3.0)
+        ema.update(module)
+    # decay min(0.9, (1 + n) / (1 + n)) = 0.9 from the start: 3 - 2 * 0.9^5
+    assert ema.average["weight"].item() == pytest.approx(3 - 2 * 0.9**5, abs=1e-6)
+
+
+def test_warm_up_of_the_average_forgets_the_start() -> None:
+    module = nn.Linear(1, 1, bias=False)
+    ema = ExponentialMovingAverage(module, decay=0.9999, warmup=10.0)
+    nn.init.constant_(module.weight, 3.0)
+    for _ in range(100):
+        ema.update(module)
+    assert ema.average["weight"].item() == pytest.approx(3.0, abs=1e-3)
+
+
+def test_averages_stand_in_for_the_weights_and_leave() -> None:
+    module = nn.Linear(2, 2)
+    module.bias.requires_grad_(False)
+    ema = ExponentialMovingAverage(module, decay=0.5)
+    assert set(ema.average) == {"weight"}
+    nn.init.constant_(module.weight, 5.0)
+    weight = module.weight
+    with ema.applied_to(module):
+        assert not torch.equal(module.weight, torch.full((2, 2), 5.0))
+    assert module.weight is weight and torch.equal(weight, torch.full((2, 2), 5.0))
+    with pytest.raises(ValueError, match="differ"):
+        ema.load_state_dict({"other": torch.zeros(1)}, 0)
+    with pytest.raises(ValueError, match="shape"):
+        ema.load_state_dict({"weight": torch.zeros(1)}, 0)
