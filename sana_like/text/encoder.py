@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from sana_like.finite import NonFiniteError
 from sana_like.text.decoder import PrefixDecoder
 from sana_like.text.encoding import TextEncoding
 from sana_like.text.report import PromptTruncatedWarning, TokenReport
@@ -99,7 +100,8 @@ class PromptEncoder:
             with a mask and a report per prompt. A warning is given for every prompt that was cut.
 
         Raises:
-            ValueError: not a list of strings, or features that are not finite.
+            ValueError: not a list of strings.
+            NonFiniteError: features that are not finite.
         """
         texts = [self._prepare(prompt) for prompt in _check_prompts(prompts)]
         where = torch.device(device) if device is not None else self._decoder.device
@@ -156,9 +158,10 @@ class PromptEncoder:
             embeds[row, : len(values)] = values.to(embeds.dtype)
             mask[row, : len(values)] = True
         if not bool(torch.isfinite(embeds).all()):
-            raise ValueError(
+            raise NonFiniteError(
+                "text encoding",
                 "the text encoder gave values that are not finite: "
-                f"run it in another dtype than {embeds.dtype} (bfloat16 or float32)"
+                f"run it in another dtype than {embeds.dtype} (bfloat16 or float32)",
             )
         return TextEncoding(embeds, mask, reports)
 

@@ -1,4 +1,4 @@
-"""A call means what it says: broadcasting, seeds, sizes, prompts; and refuses what it cannot mean."""
+"""A call means what it says: broadcasting, seeds, sizes, prompts; and refuses the rest."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -28,7 +30,7 @@ def test_every_step_count_works(sprint, quick, steps):
     assert picture.std() > 0.01
     assert len(seen) == steps
     assert float(seen[0]) == pytest.approx(1.0, abs=1e-4), "flow time, from 1 down"
-    assert all(a > b for a, b in zip(seen, seen[1:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(seen))
 
 
 def test_own_times(sprint, quick):
