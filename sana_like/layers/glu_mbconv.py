@@ -8,6 +8,24 @@ from sana_like.layers.pointwise import PointwiseLinear
 from sana_like_kernels import glu_depthwise
 
 
+class GatedDepthwise(nn.Conv2d):
+    """SiLU, depthwise 3x3 and gate in one call, holding the convolution's weights.
+
+    The weights are read by this module's own `forward`, so that hooks on it (offloading, layerwise
+    casting) see them being used.
+
+    Args:
+        channels: of the input, twice those of the output.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, channels, 3, padding=1, groups=channels)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """`[B, Y, X, channels]` to `[B, Y, X, channels / 2]`."""
+        return glu_depthwise(hidden, self.weight, self.bias)
+
+
 class GLUMBConv(nn.Module):
     """1x1 expansion, SiLU, depthwise 3x3, gate, 1x1 projection (SANA, section 3.2).
 
@@ -24,11 +42,10 @@ class GLUMBConv(nn.Module):
         super().__init__()
         hidden = int(expand_ratio * in_channels)
         self.conv_inverted = PointwiseLinear(in_channels, 2 * hidden)
-        self.conv_depth = nn.Conv2d(2 * hidden, 2 * hidden, 3, padding=1, groups=2 * hidden)
+        self.conv_depth = GatedDepthwise(2 * hidden)
         self.conv_point = PointwiseLinear(hidden, out_channels, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, Y, X, in_channels]` to `[B, Y, X, out_channels]`."""
         hidden = self.conv_inverted(x)  # [B, Y, X, 2h]
-        hidden = glu_depthwise(hidden, self.conv_depth.weight, self.conv_depth.bias)  # [B, Y, X, h]
-        return self.conv_point(hidden)
+        return self.conv_point(self.conv_depth(hidden))

@@ -21,6 +21,7 @@ from sana_like.layers.patch import PatchEmbed
 from sana_like.presets import preset
 from sana_like.transformers import cost
 from sana_like.transformers.blocks import SanaTransformerBlock
+from sana_like.transformers.offload import weights_present
 from sana_like.transformers.text_context import TextContext, real_tokens
 from sana_like.weights.model import StrictModel
 
@@ -59,6 +60,11 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
         self.in_channels: int = config.in_channels
         self.caption_channels: int = config.caption_channels
         self.gradient_checkpointing = False
+        self._text_kind: tuple[int, int, int] = (
+            config.num_layers,
+            config.num_cross_attention_heads,
+            config.cross_attention_head_dim,
+        )
         self.patch_embed = PatchEmbed(
             config.in_channels,
             dim,
@@ -203,6 +209,10 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
         Raises:
             ValueError: a shape is wrong.
         """
+        with weights_present(self):
+            return self._prepare_text(embeds, mask)
+
+    def _prepare_text(self, embeds: Tensor, mask: Tensor | None) -> TextContext:
         channels = self.caption_channels
         if embeds.ndim != 3 or embeds.shape[-1] != channels or 0 in embeds.shape:
             raise ValueError(
@@ -217,21 +227,26 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
                     embeds, mask = embeds[:, kept], mask[:, kept]
                 mask = None if mask.all() else mask
         text = self.caption_norm(self.caption_projection(embeds)).to(embeds.dtype)  # [B, L, C]
-        pairs = [block.project_text(text) for block in self.transformer_blocks]
+        pairs = []
+        for block in self.transformer_blocks:
+            with weights_present(block):
+                pairs.append(block.project_text(text))
         return TextContext(tuple(k for k, _ in pairs), tuple(v for _, v in pairs), mask)
 
     def _text(self, text: Tensor | TextContext, mask: Tensor | None, batch: int) -> TextContext:
         """A `TextContext` for `batch` rows, from either form of the text."""
         if not isinstance(text, TextContext):
-            text = self.prepare_text(text, mask)
+            text = self._prepare_text(text, mask)
         elif mask is not None:
             raise ValueError(
                 "a TextContext holds its own mask; give encoder_attention_mask to prepare_text"
             )
-        if len(text.keys) != len(self.transformer_blocks):
+        heads, head_dim = text.keys[0].shape[1], text.keys[0].shape[3]
+        made_for = (len(text.keys), heads, head_dim)
+        if made_for != self._text_kind:
             raise ValueError(
-                f"the TextContext was prepared for {len(text.keys)} blocks, this model has "
-                f"{len(self.transformer_blocks)}; prepare the text with this model"
+                f"the TextContext was prepared for (blocks, heads, head width) = {made_for}, this "
+                f"model has {self._text_kind}; prepare the text with this model"
             )
         if len(text) != batch:
             raise ValueError(

@@ -80,10 +80,12 @@ class SanaTransformerBlock(nn.Module):
         table = (self.scale_shift_table + modulation).to(x.dtype)
         shift_mix, scale_mix, gate_mix, shift_ff, scale_ff, gate_ff = table.chunk(6, dim=1)
 
-        mixed, _ = self.attn1(
-            self.norm1(x, shift_mix, scale_mix), grid=grid, rope=rope, cond=cond, bypass=bypass
+        normed = self.norm1(x, shift_mix, scale_mix)
+        # The mixer's result is not named: it would be held in memory through the feed-forward.
+        x = torch.addcmul(
+            x, gate_mix, self.attn1(normed, grid=grid, rope=rope, cond=cond, bypass=bypass)[0]
         )
-        x = torch.addcmul(x, gate_mix, mixed)
+        del normed
         x = x + self.attn2(x, text_key, text_value, text_mask)
         frames, height, width = grid
         planes = self.norm2(x, shift_ff, scale_ff).unflatten(1, (frames, height, width))

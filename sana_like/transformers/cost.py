@@ -65,14 +65,15 @@ def activation_bytes(
 ) -> int:
     """Peak bytes that a forward pass without gradients holds beside the weights, estimated.
 
-    The stream, its normalised copy and the wider of two moments: three tensors of the
-    feed-forward's expansion, or the attention with its fp32 copies; and the text's keys and values.
+    The stream before and inside a block, its normalised copy and the wider of two moments: three
+    tensors of the feed-forward's expansion, or the attention with its fp32 copies; and the text's
+    keys and values.
     """
     dim, cross, hidden = widths(config)
     n = grid_tokens(config, height, width)
     size, wide = dtype.itemsize, max(dtype.itemsize, 4)
     expansion = 3 * 2 * hidden * size
     attention = 3 * dim * size + 5 * dim * wide
-    per_token = 2 * dim * size + max(expansion, attention)
+    per_token = 3 * dim * size + max(expansion, attention)
     text = config.num_layers * 2 * tokens * cross * size
     return batch * (n * per_token + text)
