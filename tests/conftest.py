@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pytest
 import torch
+import torch.utils._device
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
@@ -26,6 +27,9 @@ class NetworkBlockedError(RuntimeError):
 def pytest_configure() -> None:
     """Close the network and keep torch to one thread; workers share the cores."""
     torch.set_num_threads(1)
+    # `with torch.device(...)` looks functions up in a table made on first use, which must be before
+    # `_poisoned_memory` replaces some of them.
+    torch.utils._device._device_constructors()
     socket.socket.connect = _guarded(socket.socket.connect)  # type: ignore[method-assign]
     socket.socket.connect_ex = _guarded(socket.socket.connect_ex)  # type: ignore[method-assign]
     socket.getaddrinfo = _guarded_lookup(socket.getaddrinfo)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def check_offload(name: str, device: torch.device) -> None:
-    """Refuse an offload that is unknown, has nothing to move away from, or lacks its library.
+    """Refuse an offload that is unknown or has nothing to move away from.
 
     Raises:
         DeviceError: see above.
@@ -104,8 +103,4 @@ def check_offload(name: str, device: torch.device) -> None:
         raise DeviceError(
             f"--offload {name} moves parts from an accelerator to the CPU, and the device is the "
             "CPU already; leave it out"
-        )
-    if name in {"model", "sequential"} and importlib.util.find_spec("accelerate") is None:
-        raise DeviceError(
-            f"--offload {name} needs accelerate, which comes with: pip install 'sana-like[train]'"
         )

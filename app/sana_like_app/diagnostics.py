@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 OPTIONAL = {
     "triton": "no Triton kernels are in this version; plain PyTorch computes",
     "torchao": "quantised computing",
-    "accelerate": "training, --offload model and --offload sequential",
+    "tensorboard": "logs of training; extra `train`",
+    "torchmetrics": "scores of evaluation; extra `eval`",
 }
 
 
@@ -145,6 +146,8 @@ def _models() -> list[Fact]:
 
 def try_picture() -> Fact:
     """Make one small picture with the embedded model, in memory, and look at its values."""
+    import numpy as np
+
     from sana_like_app.generation import Placement, Setup, Studio
 
     began = time.perf_counter()
@@ -153,7 +156,7 @@ def try_picture() -> Fact:
         (made,) = studio.make(["a red apple, 3d"], [1], settings={"num_inference_steps": 4})
     except (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError) as error:
         return Fact("test picture", f"failed: {' '.join(str(error).split())}", ok=False)
-    spread = max(high - low for low, high in made.picture.getextrema())
+    spread = int(np.ptp(np.asarray(made.picture)))
     seconds = time.perf_counter() - began
     width, height = made.picture.size
     statement = f"{width}x{height} in {seconds:.1f} s, values spread over {spread} of 255"

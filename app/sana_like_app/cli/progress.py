@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -27,9 +28,20 @@ def counting(subject: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def quiet_libraries() -> None:
-    """Switch off the libraries' own bars for reading weights; ours tell what takes time."""
-    import diffusers
-    import transformers
+    """Import the model libraries without their talk, and keep them to errors afterwards.
 
-    diffusers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.disable_progress_bar()
+    What they log on import is about parts that are not used here, such as extensions of torchao
+    built for another torch; their bars for reading weights would mix with ours.
+    """
+    logging.disable(logging.WARNING)
+    try:
+        import diffusers
+        import transformers
+
+        import sana_like_pipelines.lifecycle  # noqa: F401 - this is what pulls in most of them
+    finally:
+        logging.disable(logging.NOTSET)
+    for library in (diffusers, transformers):
+        library.utils.logging.set_verbosity_error()
+        library.utils.logging.disable_progress_bar()
+    logging.getLogger("torch").setLevel(logging.ERROR)

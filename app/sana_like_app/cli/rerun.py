@@ -40,9 +40,9 @@ def rerun(
     placement = Placement.choose(device, dtype or plan.dtype, offload)
     target = file.with_name(f"{file.name.split('.')[0]}-again.png") if output is None else output
     (path,) = plan_outputs(target, [plan.prompt], [plan.seed])
+    quiet_libraries()
     if not force:
         plan.check_unchanged()
-    quiet_libraries()
     studio = Studio(plan.setup, placement, local_files_only=True)
     announce(placement, [plan.seed])
     with counting("steps") as steps:

@@ -42,16 +42,24 @@ def convert(
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A weights file, a model folder, or a picture.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE_OR_FOLDER",
+            help="Weights, a model folder, an embedded name, or a picture.",
+        ),
+    ],
 ) -> None:
     """Say what a file is: architecture, formats, counts and hashes, or a picture's recipe."""
     import json
 
-    if path.suffix.lower() in {".png", ".jpg", ".jpeg", ".webp"}:
-        from sana_like_pipelines.media import read_recipe
+    from sana_like_pipelines.media import read_recipe
+    from sana_like_pipelines.media.write import FORMATS
 
-        typer.echo(json.dumps(read_recipe(path), indent=2, ensure_ascii=False))
+    if Path(target).suffix.lower() in FORMATS:
+        typer.echo(json.dumps(read_recipe(target), indent=2, ensure_ascii=False))
         return
     from sana_like.weights.inspect import inspect_weights
 
-    typer.echo(str(inspect_weights(path)))
+    for summary in inspect_weights(target):
+        typer.echo(str(summary))
