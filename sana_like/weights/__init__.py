@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from sana_like.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from sana_like.weights.convert import convert_checkpoint as convert_checkpoint
     from sana_like.weights.errors import WeightsError as WeightsError
     from sana_like.weights.hub import embedded_names as embedded_names
     from sana_like.weights.hub import resolve_folder as resolve_folder
+    from sana_like.weights.inspect import inspect_weights as inspect_weights
     from sana_like.weights.int8 import pack_int8 as pack_int8
     from sana_like.weights.int8 import unpack_int8 as unpack_int8
     from sana_like.weights.lora import LoraReport as LoraReport
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from sana_like.weights.lora import unload_lora as unload_lora
     from sana_like.weights.model import StrictModel as StrictModel
     from sana_like.weights.model import published_state_dict as published_state_dict
+    from sana_like.weights.quantize import quantize as quantize
     from sana_like.weights.strict import WeightsReader as WeightsReader
 
 __getattr__, __dir__, __all__ = lazy_exports(
@@ -31,6 +34,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "StrictModel": "model",
         "WeightsError": "errors",
         "WeightsReader": "strict",
+        "convert_checkpoint": "convert",
+        "inspect_weights": "inspect",
+        "quantize": "quantize",
         "embedded_names": "hub",
         "fuse": "lora",
         "load_lora": "lora",

@@ -82,7 +82,9 @@ def attach(model: Any, factors: Mapping[str, LoraFactors], adapter_name: str) ->
     active = _active(model)
     trainable = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Already found a `peft_config`")  # a second one
+        # Of a second adapter, and of PEFT's own merging, which is not used here.
+        warnings.filterwarnings("ignore", message="Already found a `peft_config`")
+        warnings.filterwarnings("ignore", message="TorchaoLoraLinear was instantiated without")
         inject_adapter_in_model(config, model, adapter_name, low_cpu_mem_usage=True)
     for parameter, requires_grad in trainable:
         parameter.requires_grad_(requires_grad)  # PEFT freezes the base

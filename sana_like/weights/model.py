@@ -14,11 +14,12 @@ from diffusers.configuration_utils import ConfigMixin
 from diffusers.models.modeling_utils import ModelMixin
 from torch import Tensor, nn
 
+from sana_like.weights.dtypes import floating_dtype
 from sana_like.weights.errors import WeightsError
 from sana_like.weights.files import read_json
 from sana_like.weights.hub import resolve_folder
 from sana_like.weights.match import expected_tensors, pointwise_keys, require_match
-from sana_like.weights.strict import WEIGHTS_STEM, WeightsReader, find_weights
+from sana_like.weights.strict import WEIGHTS_STEM, WeightsReader, find_weights, listing
 from sana_like.weights.writer import write_folder
 
 _BOOKKEEPING_KEYS = frozenset({"_class_name", "_diffusers_version", "_name_or_path"})
@@ -79,7 +80,7 @@ class StrictModel(ModelMixin, ConfigMixin):
         Raises:
             WeightsError: anything about the folder, the config or the weights does not fit.
         """
-        target = _floating_dtype(dtype, torch_dtype)
+        target = floating_dtype(dtype, torch_dtype)
         inside = _plain_subfolder(subfolder)
         root = resolve_folder(
             name_or_path,
@@ -91,7 +92,7 @@ class StrictModel(ModelMixin, ConfigMixin):
         folder = root / inside
         config = cls.read_config(folder)
         reader = WeightsReader.open(find_weights(folder, variant))
-        model = cls._build_empty(config, folder, len(reader.tensors))
+        model = cls.build_empty(config, str(folder / "config.json"), len(reader.tensors))
         found = {key: (info.shape, info.dtype) for key, info in reader.tensors.items()}
         expected = expected_tensors(model)
         require_match(expected, found, what=cls.__name__, source=str(reader.source))
@@ -206,22 +207,28 @@ class StrictModel(ModelMixin, ConfigMixin):
         return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
     @classmethod
-    def _build_empty(cls, config: dict[str, Any], folder: Path, tensors: int) -> Self:
-        """The model with parameters on the meta device and its tables on the CPU."""
+    def build_empty(cls, config: dict[str, Any], where: str, tensors: int) -> Self:
+        """A model with parameters on the meta device and its tables on the CPU.
+
+        Args:
+            config: arguments of `__init__`.
+            where: what a message names as their source.
+            tensors: how many tensors there are to fill it.
+
+        Raises:
+            WeightsError: the config does not describe such a model.
+        """
         layers = config.get("num_layers", 0)
         if isinstance(layers, int) and layers > tensors:
             # Building a billion empty layers would not end; each real one has several tensors.
             raise WeightsError(
-                f"{folder}: config.json asks for {layers} layers, the weights hold {tensors} "
-                "tensors in all."
+                f"{where}: asks for {layers} layers, the weights hold {tensors} tensors in all."
             )
         try:
             with torch.device("meta"):
                 model = cls(**config)
         except (TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
-            raise WeightsError(
-                f"{folder / 'config.json'}: does not describe a {cls.__name__}: {error}"
-            ) from error
+            raise WeightsError(f"{where}: does not describe a {cls.__name__}: {error}") from error
         for module, name, table in _tables(model):
             if table.is_meta:
                 raise RuntimeError(
@@ -245,11 +252,21 @@ def published_state_dict(model: nn.Module) -> dict[str, Tensor]:
     """The state dict of `model` in the layout of published files; tensors share memory with it.
 
     Pointwise weights `[O, I]` become `[O, I, 1, 1]`; all else is as in `model.state_dict()`.
+
+    Raises:
+        WeightsError: a tensor is no plain one, but quantised or sharded.
     """
+    state_dict = model.state_dict()
+    strange = [key for key, tensor in state_dict.items() if type(tensor) is not Tensor]
+    if strange:
+        raise WeightsError(
+            f"{len(strange)} tensors are no plain ones ({listing(strange)}): quantised or sharded "
+            "weights cannot be saved. Save the model before quantising; int8=True stores it small."
+        )
     pointwise = pointwise_keys(model)
     return {
         key: tensor.detach()[..., None, None] if key in pointwise else tensor.detach()
-        for key, tensor in model.state_dict().items()
+        for key, tensor in state_dict.items()
     }
 
 
@@ -265,20 +282,6 @@ def _tables(model: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
 
 def _placed(tensor: Tensor, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
     return tensor.to(device, dtype if tensor.is_floating_point() else None)
-
-
-def _floating_dtype(
-    dtype: torch.dtype | str | None, torch_dtype: torch.dtype | str | None
-) -> torch.dtype | None:
-    if dtype is not None and torch_dtype is not None and dtype != torch_dtype:
-        raise WeightsError(f"dtype={dtype} and torch_dtype={torch_dtype} differ; give one of them.")
-    given = torch_dtype if dtype is None else dtype
-    value = getattr(torch, given.removeprefix("torch."), None) if isinstance(given, str) else given
-    if given is not None and not (isinstance(value, torch.dtype) and value.is_floating_point):
-        raise WeightsError(
-            f"dtype={given!r} is no floating type; legal: float32, bfloat16, float16, float64."
-        )
-    return value
 
 
 def _plain_subfolder(subfolder: str | None) -> str:
