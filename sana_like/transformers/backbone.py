@@ -10,6 +10,7 @@ from diffusers.hooks import FirstBlockCacheConfig
 from diffusers.hooks._helpers import TransformerBlockMetadata, TransformerBlockRegistry
 from diffusers.loaders import PeftAdapterMixin
 from diffusers.models.cache_utils import CacheMixin
+from diffusers.utils import apply_lora_scale
 from torch import Tensor, nn
 
 from sana_like.attention.cross import CrossAttention
@@ -21,6 +22,7 @@ from sana_like.layers.patch import PatchEmbed
 from sana_like.presets import preset
 from sana_like.transformers import cost
 from sana_like.transformers.blocks import SanaTransformerBlock
+from sana_like.transformers.checks import check_attention_kwargs, check_config, check_latent
 from sana_like.transformers.offload import weights_present
 from sana_like.transformers.text_context import TextContext, real_tokens
 from sana_like.weights.model import StrictModel
@@ -193,7 +195,13 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
         TransformerBlockRegistry.register(SanaTransformerBlock, TransformerBlockMetadata(0))
         super().enable_cache(config)
 
-    def prepare_text(self, embeds: Tensor, mask: Tensor | None = None) -> TextContext:
+    @apply_lora_scale("attention_kwargs")
+    def prepare_text(
+        self,
+        embeds: Tensor,
+        mask: Tensor | None = None,
+        attention_kwargs: dict[str, Any] | None = None,
+    ) -> TextContext:
         """Project the text for every block, once per prompt.
 
         Args:
@@ -202,6 +210,7 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
                 padding in every row are dropped before anything is computed (not while the
                 compiler traces, which needs fixed shapes). A row without any real token reads all
                 of its slots.
+            attention_kwargs: `{"scale": ...}`, the weight of LoRA adapters, as in `forward`.
 
         Returns:
             What `forward` takes in place of the embeddings.
@@ -209,6 +218,7 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
         Raises:
             ValueError: a shape is wrong.
         """
+        check_attention_kwargs(attention_kwargs)
         with weights_present(self):
             return self._prepare_text(embeds, mask)
 
@@ -264,18 +274,11 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
             guidance = per_row(guidance, len(latent), "guidance", latent.device)
         return self.time_embed(rows, guidance, latent.dtype)
 
-    def _check_latent(self, latent: Tensor, name: str, attention_mask: Tensor | None) -> None:
-        patch = self.patch_size
-        if latent.ndim != 4 or latent.shape[1] != self.in_channels or 0 in latent.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(latent.shape)}; this model reads [B, "
-                f"{self.in_channels}, height, width] with no side of zero"
-            )
-        if latent.shape[2] % patch or latent.shape[3] % patch:
-            raise ValueError(
-                f"{name} is {latent.shape[2]}x{latent.shape[3]}; both sides must be multiples of "
-                f"the patch size {patch}"
-            )
+    def _check_inputs(
+        self, latent: Tensor, attention_mask: Tensor | None, attention_kwargs: dict[str, Any] | None
+    ) -> None:
+        check_attention_kwargs(attention_kwargs)
+        check_latent(latent, channels=self.in_channels, patch=self.patch_size)
         if attention_mask is not None:
             raise ValueError(
                 "attention_mask (over picture tokens) is not supported: linear attention and the "
@@ -292,69 +295,3 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
         if torch.is_grad_enabled() and self.gradient_checkpointing:
             return self._gradient_checkpointing_func(block, *args)
         return block(*args)
-
-
-def check_config(config: Any) -> None:
-    """Refuse a config whose numbers cannot make a model.
-
-    Raises:
-        ValueError: what is wrong and what is legal.
-    """
-    names = (
-        "in_channels num_attention_heads attention_head_dim num_layers num_cross_attention_heads "
-        "cross_attention_head_dim cross_attention_dim caption_channels sample_size patch_size"
-    )
-    for name in names.split():
-        value = config[name]
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}={value!r} must be a positive whole number")
-    dim = config.num_attention_heads * config.attention_head_dim
-    if config.cross_attention_dim != dim:
-        raise ValueError(
-            f"cross_attention_dim={config.cross_attention_dim} must equal num_attention_heads * "
-            f"attention_head_dim = {dim}: the caption is projected to that width"
-        )
-    if int(config.mlp_ratio * dim) < 1:
-        raise ValueError(f"mlp_ratio={config.mlp_ratio!r} leaves no hidden channel at width {dim}")
-    clip = config.attention_clip
-    if clip is not None and not clip > 0:
-        raise ValueError(f"attention_clip={clip!r} must be positive, or None for no clip")
-
-
-def watches_range(model: nn.Module, x: Tensor) -> bool:
-    """Whether a forward pass has to watch for overflow: in fp16, whose range is small."""
-    return x.dtype == torch.float16 and not model.training and not torch.compiler.is_compiling()
-
-
-def require_finite(finite: list[Tensor]) -> None:
-    """Refuse activations that left the range of fp16.
-
-    Args:
-        finite: one bool, 0-d, for the patch embedding and for each block; read at once, so that a
-            device waits once.
-
-    Raises:
-        ValueError: names the first layer whose output is not finite.
-    """
-    if not finite:
-        return
-    flags = torch.stack(finite).tolist()
-    if not all(flags):
-        index = flags.index(False) - 1
-        layer = "patch_embed (or the latent)" if index < 0 else f"transformer_blocks.{index}"
-        raise ValueError(
-            f"activations are not finite after {layer}: float16 holds at most 65504; run the model "
-            "in bfloat16 or float32"
-        )
-
-
-def check_attention_kwargs(attention_kwargs: dict[str, Any] | None) -> None:
-    """Refuse keys that nothing reads; the LoRA `scale` was taken out before.
-
-    Raises:
-        ValueError: a key is left.
-    """
-    if attention_kwargs:
-        raise ValueError(
-            f"attention_kwargs {sorted(attention_kwargs)} are not known; legal: 'scale' (of LoRA)"
-        )

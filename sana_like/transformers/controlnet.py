@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, ClassVar, Self
 
 from diffusers.configuration_utils import register_to_config
 from diffusers.utils import BaseOutput, apply_lora_scale
 from torch import Tensor, nn
 
-from sana_like.transformers.backbone import SanaBackbone, check_attention_kwargs
+from sana_like.transformers.backbone import SanaBackbone
 from sana_like.transformers.image import SanaTransformer2DModel
 from sana_like.transformers.text_context import TextContext
 
@@ -108,7 +109,7 @@ class SanaControlNetModel(SanaBackbone):
                 f"num_layers={num_layers} must be from 1 to {config.num_layers - 1}: residuals go "
                 f"to the transformer's blocks after the first, and it has {config.num_layers}"
             )
-        shared = {key: config[key] for key in cls._legal_keys() if key in config}
+        shared = {key: config[key] for key in signature(cls).parameters if key in config}
         model = cls(**shared | {"num_layers": num_layers})
         weights, own = transformer.state_dict(), model.state_dict()
         # The transformer's own output layers and its later blocks have no copy.
@@ -152,8 +153,7 @@ class SanaControlNetModel(SanaBackbone):
         Raises:
             ValueError: a shape or argument is wrong; before anything is computed.
         """
-        check_attention_kwargs(attention_kwargs)
-        self._check_latent(hidden_states, "hidden_states", attention_mask)
+        self._check_inputs(hidden_states, attention_mask, attention_kwargs)
         if controlnet_cond.shape != hidden_states.shape:
             raise ValueError(
                 f"controlnet_cond has shape {tuple(controlnet_cond.shape)}, hidden_states "

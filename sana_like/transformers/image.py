@@ -15,12 +15,8 @@ from torch import Tensor, nn
 
 from sana_like.layers.modulation import ModulatedLayerNorm
 from sana_like.layers.patch import unpatchify
-from sana_like.transformers.backbone import (
-    SanaBackbone,
-    check_attention_kwargs,
-    require_finite,
-    watches_range,
-)
+from sana_like.transformers.backbone import SanaBackbone
+from sana_like.transformers.checks import require_finite, watches_range
 from sana_like.transformers.text_context import TextContext
 
 
@@ -130,8 +126,7 @@ class SanaTransformer2DModel(SanaBackbone):
         Raises:
             ValueError: a shape, layer or argument is wrong; before anything is computed.
         """
-        check_attention_kwargs(attention_kwargs)
-        self._check_latent(hidden_states, "hidden_states", attention_mask)
+        self._check_inputs(hidden_states, attention_mask, attention_kwargs)
         batch, grid = len(hidden_states), self._grid(hidden_states)
         residuals = self._check_residuals(controlnet_block_samples, (batch, math.prod(grid)))
         bypass = self._check_perturbed(perturbed_layers, perturbed_rows, batch)

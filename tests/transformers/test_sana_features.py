@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from sana_like.transformers.controlnet import SanaControlNetModel
 from sana_like.transformers.image import SanaTransformer2DModel
 
-LORA_TARGETS = ["to_q", "conv_inverted", "conv_point"]
+LORA_TARGETS = ["to_q", "to_k", "conv_inverted", "conv_point"]
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def model(narrow, shake):
 
 
 @torch.no_grad()
-def test_lora_reaches_attention_and_feed_forward(model, draw_inputs, tmp_path):
+def test_lora_reaches_attention_and_feed_forward(model, narrow, draw_inputs, tmp_path):
     from peft import LoraConfig
 
     inputs = draw_inputs(model, 3, 3).kwargs()
@@ -36,9 +36,13 @@ def test_lora_reaches_attention_and_feed_forward(model, draw_inputs, tmp_path):
     silent = model(**inputs, attention_kwargs={"scale": 0.0}).sample
     torch.testing.assert_close(silent, plain)
     torch.testing.assert_close(model(**inputs).sample, adapted)
+    text, mask = inputs["encoder_hidden_states"], inputs["encoder_attention_mask"]
+    context = model.prepare_text(text, mask, attention_kwargs={"scale": 0.0})
+    args = (inputs["hidden_states"], context, inputs["timestep"])
+    torch.testing.assert_close(model(*args, attention_kwargs={"scale": 0.0}).sample, plain)
 
     model.save_lora_adapter(tmp_path)
-    fresh = SanaTransformer2DModel(**{k: model.config[k] for k in model._legal_keys()}).eval()
+    fresh = SanaTransformer2DModel(**narrow | {"num_layers": 4}).eval()
     fresh.load_state_dict(
         {k.replace(".base_layer", ""): v for k, v in model.state_dict().items() if "lora" not in k}
     )
