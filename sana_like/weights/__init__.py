@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sana_like.weights.lora import set_scale as set_scale
     from sana_like.weights.lora import unfuse as unfuse
     from sana_like.weights.lora import unload_lora as unload_lora
+    from sana_like.weights.lora_layers import adapter_names as adapter_names
     from sana_like.weights.model import StrictModel as StrictModel
     from sana_like.weights.model import published_state_dict as published_state_dict
     from sana_like.weights.quantize import quantize as quantize
@@ -34,6 +35,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "StrictModel": "model",
         "WeightsError": "errors",
         "WeightsReader": "strict",
+        "adapter_names": "lora_layers",
         "convert_checkpoint": "convert",
         "inspect_weights": "inspect",
         "quantize": "quantize",

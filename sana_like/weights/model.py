@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Self
 
@@ -16,13 +14,23 @@ from torch import Tensor, nn
 
 from sana_like.weights.dtypes import floating_dtype
 from sana_like.weights.errors import WeightsError
-from sana_like.weights.files import read_json
 from sana_like.weights.hub import resolve_folder
 from sana_like.weights.match import expected_tensors, pointwise_keys, require_match
+from sana_like.weights.model_config import legal_hints, read_model_config
 from sana_like.weights.strict import WEIGHTS_STEM, WeightsReader, find_weights, listing
 from sana_like.weights.writer import write_folder
 
-_BOOKKEEPING_KEYS = frozenset({"_class_name", "_diffusers_version", "_name_or_path"})
+# What constructors raise when a config has values of the wrong type or size.
+_CONFIG_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 class StrictModel(ModelMixin, ConfigMixin):
@@ -163,7 +171,7 @@ class StrictModel(ModelMixin, ConfigMixin):
             "_class_name": self.published_class_name(),
             "_diffusers_version": diffusers_version,
         }
-        for key in self._legal_keys():
+        for key in legal_hints(type(self).__init__):
             value = self.config[key]
             if key in self._extension_keys and value == self._extension_keys[key]:
                 continue
@@ -175,36 +183,9 @@ class StrictModel(ModelMixin, ConfigMixin):
         """Read and check `config.json` in `folder`; returns the arguments of `__init__`.
 
         Raises:
-            WeightsError: no such file, another class, or keys this class does not know.
+            WeightsError: no such file, another class, an unknown key, or a value of the wrong type.
         """
-        path = folder / "config.json"
-        if not path.is_file():
-            raise WeightsError(f"{folder}: has no config.json.{_subfolder_hint(folder)}")
-        config = read_json(path)
-        name = config.get("_class_name")
-        legal_names = {cls.__name__, cls.published_class_name()}
-        if name not in legal_names:
-            raise WeightsError(
-                f"{path}: describes a {name!r}; {cls.__name__} loads "
-                f"{' or '.join(sorted(legal_names))}."
-            )
-        if "quantization_config" in config:
-            raise WeightsError(
-                f"{path}: the weights are quantised by another library. Load the unquantised "
-                "weights, then call sana_like.weights.quantize."
-            )
-        arguments = {key: value for key, value in config.items() if key not in _BOOKKEEPING_KEYS}
-        legal = cls._legal_keys()
-        for key in arguments:
-            if key not in legal:
-                close = get_close_matches(key, legal, n=1)
-                meant = f"did you mean {close[0]!r}?" if close else f"legal: {', '.join(legal)}."
-                raise WeightsError(f"{path}: unknown key {key!r} for {cls.__name__}; {meant}")
-        return arguments
-
-    @classmethod
-    def _legal_keys(cls) -> list[str]:
-        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+        return read_model_config(folder, {cls.__name__, cls.published_class_name()}, cls.__init__)
 
     @classmethod
     def build_empty(cls, config: dict[str, Any], where: str, tensors: int) -> Self:
@@ -218,16 +199,18 @@ class StrictModel(ModelMixin, ConfigMixin):
         Raises:
             WeightsError: the config does not describe such a model.
         """
-        layers = config.get("num_layers", 0)
-        if isinstance(layers, int) and layers > tensors:
-            # Building a billion empty layers would not end; each real one has several tensors.
-            raise WeightsError(
-                f"{where}: asks for {layers} layers, the weights hold {tensors} tensors in all."
-            )
+        for key, value in config.items():
+            layers = _total(value) if "layers" in key else 0
+            if layers > tensors:
+                # Building a billion empty layers would not end; each real one has several tensors.
+                raise WeightsError(
+                    f"{where}: {key} asks for {layers} layers, the weights hold {tensors} tensors "
+                    "in all."
+                )
         try:
             with torch.device("meta"):
                 model = cls(**config)
-        except (TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
+        except _CONFIG_FAULTS as error:
             raise WeightsError(f"{where}: does not describe a {cls.__name__}: {error}") from error
         for module, name, table in _tables(model):
             if table.is_meta:
@@ -280,6 +263,12 @@ def _tables(model: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
     ]
 
 
+def _total(value: Any) -> int:
+    """The number, or the sum of the numbers in a list; 0 for anything else."""
+    numbers = value if isinstance(value, (list, tuple)) else [value]
+    return sum(number for number in numbers if isinstance(number, int))
+
+
 def _placed(tensor: Tensor, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
     return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
@@ -304,10 +293,3 @@ def _model_files(subfolder: str, variant: str | None) -> list[str]:
         f"{WEIGHTS_STEM}-*-of-*{part}.safetensors",
     ]
     return [f"{subfolder}/{name}" if subfolder else name for name in names]
-
-
-def _subfolder_hint(folder: Path) -> str:
-    if not folder.is_dir():
-        return " There is no such folder."
-    inner = sorted(path.parent.name for path in folder.glob("*/config.json"))
-    return f" Models inside it: {', '.join(inner)}; choose one with subfolder=..." if inner else ""

@@ -137,16 +137,18 @@ def test_weights_match_in_both_directions_or_not_at_all(
     [
         (
             {"_class_name": "AutoencoderDC"},
-            "describes a 'AutoencoderDC'; TinyModel loads TinyModel",
+            "describes a 'AutoencoderDC'; expected TinyModel",
         ),
         ({"_class_name": None}, "describes a None"),
-        ({"widht": 8}, "unknown key 'widht' for TinyModel; did you mean 'width'"),
+        ({"widht": 8}, "TinyModel has no key 'widht'; did you mean 'width'"),
         ({"zzz": 8}, "legal: width, num_layers, extra_gain"),
         ({"quantization_config": {}}, "quantised by another library"),
-        ({"width": "many"}, "does not describe a TinyModel"),
+        ({"width": "many"}, "width='many' must be of type int"),
         ({"width": -4}, "does not describe a TinyModel"),
         ({"num_layers": 10**9}, "asks for 1000000000 layers, the weights hold"),
         ({"width": 9}, "misfit"),
+        ({"width": True}, "width='True' must be of type int"),
+        ({"extra_gain": [1.0]}, r"extra_gain='\[1.0\]' must be of type float \| None"),
     ],
 )
 def test_the_config_is_checked(tiny_folder, tiny_class, changes, part) -> None:
