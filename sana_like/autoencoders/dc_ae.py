@@ -5,7 +5,7 @@ Legend: `B` batch, `Y`, `X` picture, `y`, `x` latent grid, `C` channels, `Z` lat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -14,208 +14,11 @@ import torch.nn.functional as F
 from diffusers.configuration_utils import register_to_config
 from diffusers.models.autoencoders.vae import DecoderOutput, EncoderOutput
 from diffusers.utils.accelerate_utils import apply_forward_hook
-from torch import Tensor, nn
+from torch import Tensor
 
-from sana_like.autoencoders.blocks import (
-    Conv3x3,
-    DownBlock,
-    UpBlock,
-    activation,
-    average_channels,
-    make_block,
-)
+from sana_like.autoencoders.coders import Decoder, Encoder
 from sana_like.autoencoders.tiling import map_tiles
-from sana_like.layers.norm import channel_norm
 from sana_like.weights.model import StrictModel
-
-
-def _per_stage(value: str | Sequence[str], stages: int) -> Sequence[str]:
-    return (value,) * stages if isinstance(value, str) else value
-
-
-def _first_deep_stage(block_types: Sequence[str]) -> int:
-    """First stage that is worked on whole when tiling.
-
-    Attention reads the whole picture, so tiles of it would differ from the whole. Stages with
-    attention and those at 1/8 and below are small: a picture has 1/64 as many cells there.
-    """
-    attention = [i for i, kind in enumerate(block_types) if kind == "EfficientViTBlock"]
-    return min([3, len(block_types) - 1, *attention])
-
-
-def _reach(stage: nn.Module) -> int:
-    """How many cells away a stage's result can depend on: one per 3x3 convolution."""
-    return sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in stage.modules())
-
-
-class _Checkpointed(nn.Module):
-    """Runs stages, recomputing each of their blocks in the backward pass where asked to."""
-
-    gradient_checkpointing = False
-    _gradient_checkpointing_func: Callable[..., Tensor]
-
-    def run(self, stages: Iterable[Any], x: Tensor) -> Tensor:
-        for stage in stages:
-            for block in stage:
-                if self.gradient_checkpointing and torch.is_grad_enabled():
-                    x = self._gradient_checkpointing_func(block, x)
-                else:
-                    x = block(x)
-        return x
-
-
-class Encoder(_Checkpointed):
-    """Picture to latent. Arguments as in `AutoencoderDC`, with `encoder_` left out."""
-
-    def __init__(
-        self,
-        in_channels: int,
-        latent_channels: int,
-        *,
-        head_dim: int,
-        block_types: str | Sequence[str],
-        widths: Sequence[int],
-        layers: Sequence[int],
-        multiscales: Sequence[Sequence[int]],
-        unshuffle: bool,
-        out_shortcut: bool,
-        norm_type: str,
-        expand_ratio: float,
-        resample_empty_stages: bool,
-    ) -> None:
-        super().__init__()
-        stages = len(widths)
-        block_types = _per_stage(block_types, stages)
-        self.conv_in: nn.Module
-        if layers[0] > 0 or resample_empty_stages:
-            self.conv_in = Conv3x3(in_channels, widths[0])
-        else:
-            self.conv_in = DownBlock(in_channels, widths[1], unshuffle, shortcut=False)
-        self.down_blocks = nn.ModuleList()
-        for i in range(stages):
-            stage: list[nn.Module] = [
-                make_block(
-                    block_types[i],
-                    widths[i],
-                    head_dim=head_dim,
-                    norm_type=norm_type,
-                    act_fn="silu",
-                    kernel_sizes=multiscales[i],
-                    expand_ratio=expand_ratio,
-                )
-                for _ in range(layers[i])
-            ]
-            if i < stages - 1 and (layers[i] > 0 or resample_empty_stages):
-                stage.append(DownBlock(widths[i], widths[i + 1], unshuffle))
-            self.down_blocks.append(nn.Sequential(*stage))
-        self.conv_out = Conv3x3(widths[-1], latent_channels)
-        self.out_shortcut = out_shortcut
-        self.split = _first_deep_stage(block_types)
-
-    def shallow(self, x: Tensor) -> Tensor:
-        """The stages above the split, convolutions only: `[B, Y, X, in]` to features."""
-        return self.run(self.down_blocks[: self.split], self.conv_in(x))
-
-    def deep(self, x: Tensor) -> Tensor:
-        """The stages below the split: features to `[B, y, x, Z]`."""
-        x = self.run(self.down_blocks[self.split :], x)
-        out = self.conv_out(x)
-        if self.out_shortcut:
-            out = out + average_channels(x, out.shape[-1])
-        return out
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`[B, Y, X, in]` to `[B, y, x, Z]`."""
-        return self.deep(self.shallow(x))
-
-    @property
-    def halo(self) -> int:
-        """Reach of `shallow` in pixels, a multiple of its cell."""
-        stages = self.down_blocks[: self.split]
-        reach = 1 + sum(2**i * _reach(stage) for i, stage in enumerate(stages))
-        return -(-reach // 2**self.split) * 2**self.split
-
-
-class Decoder(_Checkpointed):
-    """Latent to picture. Arguments as in `AutoencoderDC`, with `decoder_` left out."""
-
-    def __init__(
-        self,
-        out_channels: int,
-        latent_channels: int,
-        *,
-        head_dim: int,
-        block_types: str | Sequence[str],
-        widths: Sequence[int],
-        layers: Sequence[int],
-        multiscales: Sequence[Sequence[int]],
-        norm_types: str | Sequence[str],
-        act_fns: str | Sequence[str],
-        interpolate: bool,
-        in_shortcut: bool,
-        conv_act_fn: str,
-        out_norm_type: str,
-        expand_ratio: float,
-        resample_empty_stages: bool,
-    ) -> None:
-        super().__init__()
-        stages = len(widths)
-        block_types = _per_stage(block_types, stages)
-        norm_types, act_fns = _per_stage(norm_types, stages), _per_stage(act_fns, stages)
-        self.conv_in = Conv3x3(latent_channels, widths[-1])
-        self.in_shortcut_repeats = widths[-1] // latent_channels if in_shortcut else 0
-        self.up_blocks = nn.ModuleList()
-        for i in range(stages):
-            stage: list[nn.Module] = []
-            if i < stages - 1 and (layers[i] > 0 or resample_empty_stages):
-                stage.append(UpBlock(widths[i + 1], widths[i], interpolate))
-            stage += [
-                make_block(
-                    block_types[i],
-                    widths[i],
-                    head_dim=head_dim,
-                    norm_type=norm_types[i],
-                    act_fn=act_fns[i],
-                    kernel_sizes=multiscales[i],
-                    expand_ratio=expand_ratio,
-                )
-                for _ in range(layers[i])
-            ]
-            self.up_blocks.append(nn.Sequential(*stage))
-        whole = layers[0] > 0 or resample_empty_stages
-        width = widths[0] if whole else widths[1]
-        self.norm_out = channel_norm(out_norm_type, width)
-        self.conv_act = activation(conv_act_fn)
-        self.conv_out: nn.Module
-        if whole:
-            self.conv_out = Conv3x3(width, out_channels)
-        else:
-            self.conv_out = UpBlock(width, out_channels, interpolate, shortcut=False)
-        self.split = _first_deep_stage(block_types)
-
-    def deep(self, z: Tensor) -> Tensor:
-        """The stages below the split: `[B, y, x, Z]` to features."""
-        x = self.conv_in(z)
-        if self.in_shortcut_repeats:
-            x = x + z.repeat_interleave(self.in_shortcut_repeats, dim=-1)
-        return self.run(self.up_blocks[self.split :][::-1], x)
-
-    def shallow(self, x: Tensor) -> Tensor:
-        """The stages above the split, convolutions only: features to `[B, Y, X, out]`."""
-        x = self.run(self.up_blocks[: self.split][::-1], x)
-        return self.conv_out(self.conv_act(self.norm_out(x)))
-
-    def forward(self, z: Tensor) -> Tensor:
-        """`[B, y, x, Z]` to `[B, Y, X, out]`."""
-        return self.shallow(self.deep(z))
-
-    @property
-    def halo(self) -> int:
-        """Reach of `shallow` in cells of the grid at the split."""
-        # A resampling convolution works on one of its two grids; the coarse one bounds it.
-        stages = self.up_blocks[: self.split]
-        reach = 2 + sum(2**i * (_reach(stage) + 1) for i, stage in enumerate(stages))
-        return -(-reach // 2**self.split)
 
 
 class AutoencoderDC(StrictModel):
@@ -276,7 +79,7 @@ class AutoencoderDC(StrictModel):
         encoder_out_shortcut: bool = True,
         decoder_in_shortcut: bool = True,
         decoder_conv_act_fn: str = "relu",
-        scaling_factor: float = 1.0,
+        scaling_factor: float = 1.0,  # noqa: ARG002 - read from the config by pipelines
         norm_type: str = "rms_norm",
         expand_ratio: float = 4.0,
         resample_empty_stages: bool = False,
