@@ -145,7 +145,12 @@ def lora_scaled(model: nn.Module, factor: float) -> Iterator[None]:
     """Multiply all scales inside a `with` block; 0 switches the adapters off exactly.
 
     Unlike dividing by the factor afterwards this gives every scale back bit for bit, also after 0.
+
+    Raises:
+        WeightsError: an adapter is fused, which a factor could not reach.
     """
+    if factor != 1:
+        _require_unfused(model, "change a scale")
     saved = [
         (layer, dict(layer.scaling), list(layer.active_adapters))
         for _, layer in (lora_layers(model) if factor != 1 else ())
@@ -171,13 +176,14 @@ def fuse(model: nn.Module, *, keep_base: bool = True) -> None:
             for bit. False drops copies and adapters: the model is plain again and can be saved.
 
     Raises:
-        WeightsError: no adapter, already fused, a quantised weight, or a result that is not
+        WeightsError: no active adapter, already fused, a quantised weight, or a result that is not
             finite. The model is then as before.
     """
     _require_unfused(model, "fuse")
     layers = lora_layers(model)
-    if not layers:
-        raise WeightsError("there is no adapter to fuse; load one first.")
+    if not any(layer.active_adapters for _, layer in layers):
+        names = ", ".join(adapter_names(model)) or "none"
+        raise WeightsError(f"there is no active adapter to fuse; attached: {names}.")
     merged = [(layer, merged_weight(name, layer)) for name, layer in layers]
     for layer, weight in merged:
         base = layer.get_base_layer().weight

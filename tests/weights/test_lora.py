@@ -140,9 +140,19 @@ def test_what_is_fused_is_left_alone(model) -> None:
         lambda: fuse(model),
         lambda: set_scale(model, {"default": 0.5}),
         lambda: load_lora(model, factors(), "second"),
+        lambda: lora_scaled(model, 0.5).__enter__(),
     ):
         with pytest.raises(WeightsError, match="unfuse before"):
             action()
+
+
+def test_only_active_adapters_are_fused(model) -> None:
+    with pytest.raises(WeightsError, match="attached: none"):
+        fuse(model)
+    load_lora(model, factors())
+    set_scale(model, {"default": 0})
+    with pytest.raises(WeightsError, match="no active adapter to fuse; attached: default"):
+        fuse(model)
 
 
 def test_two_adapters_add_up_and_come_off_singly(tiny_class) -> None:
