@@ -234,16 +234,37 @@ class SanaLifecycle(DiffusionPipeline):
                 `offload_to_disk_path`, `exclude_modules`.
 
         Raises:
-            ValueError: another type.
+            ValueError: another type, or unknown components to exclude.
         """
+        from diffusers.hooks import apply_group_offloading
+
         if offload_type != "leaf_level":
             raise ValueError(
                 f"offload_type={offload_type!r} cannot serve: the text is projected by parts of "
                 "all blocks before the first one runs; use 'leaf_level' (on CUDA with use_stream)"
             )
-        super().enable_group_offload(
-            torch.device(onload_device), offload_type=offload_type, **options
-        )
+        excluded = options.pop("exclude_modules", None) or []
+        excluded = [excluded] if isinstance(excluded, str) else list(excluded)
+        unknown = sorted(set(excluded) - set(self.components))
+        if unknown:
+            raise ValueError(f"exclude_modules {unknown} are no components of this pipeline")
+        disk = options.pop("offload_to_disk_path", None)
+        for name, component in self.components.items():
+            if not isinstance(component, torch.nn.Module) or name in excluded:
+                continue
+            # Files are named after layers, and layers of two components may have one name.
+            place = None if disk is None else str(Path(disk) / name)
+            apply_group_offloading(
+                component,
+                onload_device=torch.device(onload_device),
+                offload_type=offload_type,
+                offload_to_disk_path=place,
+                **options,
+            )
+        for name in excluded:
+            component = getattr(self, name)
+            if isinstance(component, torch.nn.Module):
+                component.to(onload_device)
 
 
 def _text_settings(settings: Mapping[str, Any]) -> TextSettings | None:

@@ -72,9 +72,9 @@ def resident_bytes(components: dict[str, Any], phase: str, offload: str | None) 
 def decoder_bytes(vae: Any, height: int, width: int, batch: int) -> int:
     """Peak bytes of decoding pictures of `height` x `width` px, weights left out.
 
-    Taken over the stages: a residual block holds four tensors of its width, an upsampling step its
-    enlarged input and three of its output, and a gated block three of its expansion. Tiling and
-    slicing count as they are switched on.
+    Taken over the stages: a residual block and its norm, an upsampling step with its enlarged input
+    and three tensors of its output, a gated block with three of its expansion. Tiling and slicing
+    count as they are switched on.
     """
     config = vae.config
     pixels = height * width
@@ -95,10 +95,14 @@ def decoder_bytes(vae: Any, height: int, width: int, batch: int) -> int:
             continue  # without blocks the first stage has no resolution of its own
         cells = pixels // 4**stage
         ratio = getattr(config, "expand_ratio", 4.0) if kind == "GLUMBConv" else 4.0
-        block = 4 * channels if kind == "ResBlock" else (3 * 2 * ratio + 2) * channels
+        block = (3 * 2 * ratio + 2) * channels * size
+        if kind == "ResBlock":
+            # Its norm works in fp32: stream and input, and there the squares, the product and,
+            # from half precision, the input once more.
+            block = channels * (2 * size + (2 if size >= 4 else 3) * 4)
         above = widths[stage + 1] if stage + 1 < len(widths) else 0
-        enlarge = (above if config.upsample_block_type == "interpolate" else 0) + 3 * channels
-        peak = max(peak, int(cells * max(block, enlarge) * size))
+        enlarged = above if config.upsample_block_type == "interpolate" else 0
+        peak = max(peak, int(cells * max(block, (enlarged + 3 * channels) * size)))
     return rows * peak + batch * canvas * size
 
 

@@ -41,6 +41,8 @@ def read_pictures(name: str, given: Pictures | None, channels: int = 3) -> list[
         raise ValueError(f"{name} is missing: give a picture, or one for each prompt")
     single = isinstance(given, (Image.Image, np.ndarray, Tensor, str, Path))
     items: Sequence[Any] = [given] if single else given  # type: ignore[assignment]
+    if not isinstance(items, Sequence):
+        raise ValueError(f"{name} is a {type(given).__name__}: give pictures, arrays or tensors")
     if not items:
         raise ValueError(f"{name} is an empty list: give a picture, or one for each prompt")
     planes = [plane for item in items for plane in _unit_planes(name, item, channels).split(1)]

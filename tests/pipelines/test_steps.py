@@ -169,7 +169,7 @@ class TestPreviews:
         class Linear:
             spatial_compression_ratio, device, dtype = 4, torch.device("cpu"), torch.float32
 
-            class config:  # noqa: N801
+            class config:
                 latent_channels, scaling_factor = 12, 0.5
 
             @staticmethod
