@@ -72,6 +72,13 @@ class SanaBase(TextReading, LoraMixin, MemoryMixin):
             raise ValueError(
                 f"the autoencoder has {channels} latent channels, the transformer reads {expected}"
             )
+        if self.text_encoder is not None:
+            width = self.text_encoder.config.get_text_config().hidden_size
+            expected = self.transformer.config.caption_channels
+            if width != expected:
+                raise ValueError(
+                    f"the text encoder has width {width}, the transformer reads {expected}"
+                )
 
     @property
     def guidance_scale(self) -> float:

@@ -52,7 +52,22 @@ def decode_latents(vae: Any, latents: Tensor) -> Tensor:
             raise
         picture = _decode_tiled(vae, latents, error)
     require_finite(picture, "decoding of the latents")
+    _warn_of_flat(picture)
     return picture
+
+
+def _warn_of_flat(pictures: Tensor) -> None:
+    """Warn of pictures of a single colour, which are more often a fault than a wish."""
+    low, high = pictures.flatten(2).aminmax(dim=2)  # [B, 3]
+    flat = ((high - low) < 2 / 255).all(dim=1).nonzero().flatten().tolist()
+    if flat:
+        places = ", ".join(str(place) for place in flat)
+        warnings.warn(
+            f"picture {places} of the batch is of a single colour; if the prompt does not ask for "
+            "that, try another dtype, and check the weights with `sana-like inspect`",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def is_out_of_memory(error: BaseException) -> bool:

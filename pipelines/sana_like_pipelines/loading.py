@@ -7,7 +7,7 @@ code comes from the folder.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,14 +93,18 @@ class Index:
         return cls(folder, pipeline, components, settings)
 
 
-def hub_patterns(variant: str | None) -> list[str]:
-    """Which files of a hub repository a pipeline needs; other variants are left there."""
+def hub_patterns(components: Iterable[str], variant: str | None) -> list[str]:
+    """Which files of a hub repository a pipeline needs.
+
+    Other variants are left there, and so are the weights of components that are not wanted.
+    """
     parts = ["", f".{variant}"] if variant else [""]
     patterns = ["*.json", "*.txt", "*.model", "*.jinja"]
-    for stem in ("diffusion_pytorch_model", "model"):
+    for folder in components:
+        stem = f"{folder}/{'model' if folder == 'text_encoder' else 'diffusion_pytorch_model'}"
         for part in parts:
-            patterns += [f"*/{stem}{part}.safetensors", f"*/{stem}{part}-*-of-*.safetensors"]
-            patterns.append(f"*/{stem}-*-of-*{part}.safetensors")
+            patterns += [f"{stem}{part}.safetensors", f"{stem}{part}-*-of-*.safetensors"]
+            patterns.append(f"{stem}-*-of-*{part}.safetensors")
     return list(dict.fromkeys(patterns))
 
 

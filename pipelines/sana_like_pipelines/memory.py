@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from sana_like_pipelines.whole import is_whole
+
 PHASES = {"text": "text_encoder", "denoise": "transformer", "decode": "vae"}
 OFFLOADS = (None, "model", "layers")
 
@@ -149,7 +151,7 @@ class MemoryMixin:
         """
         if offload not in OFFLOADS:
             raise ValueError(f"offload={offload!r} is unknown; legal: {OFFLOADS}")
-        if type(num_images) is not int or num_images < 1:
+        if not is_whole(num_images) or num_images < 1:
             raise ValueError(f"num_images={num_images!r} must be 1 or more")
         pipe: Any = self
         size = pipe.picture_size(height, width)

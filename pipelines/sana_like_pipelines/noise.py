@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from sana_like.schedulers.noise import draw_noise
+from sana_like_pipelines.whole import is_whole
 
 Seeds = int | Generator | Sequence[int | Generator] | None
 """What a `generator` argument may be."""
@@ -74,12 +75,12 @@ class NoiseSource:
 
 
 def _check_seed(seed: object) -> int:
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= MAX_SEED:
+    if not is_whole(seed) or not 0 <= seed <= MAX_SEED:
         raise ValueError(
             f"generator={seed!r}: give a seed (an int from 0 to 2**63 - 1), a torch.Generator, or "
             "a list of them with one per picture"
         )
-    return seed
+    return int(seed)
 
 
 def _seeded(seed: int) -> Generator:

@@ -100,7 +100,7 @@ def _unit_planes(name: str, item: Any, channels: int) -> Tensor:
         pixels = torch.from_numpy(np.array(picture)).view(picture.height, picture.width, channels)
         return pixels.movedim(-1, 0)[None].float() / 255
     if isinstance(item, np.ndarray):
-        planes = torch.from_numpy(np.ascontiguousarray(item))
+        planes = torch.from_numpy(np.array(item))
         planes = planes[..., None] if planes.ndim == 2 else planes
         planes = planes.movedim(-1, -3)
     elif isinstance(item, Tensor):

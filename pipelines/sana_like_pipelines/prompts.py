@@ -15,6 +15,7 @@ from torch import Tensor
 from sana_like.finite import require_finite
 from sana_like.text.encoding import TextEncoding
 from sana_like.text.report import TokenReport
+from sana_like_pipelines.whole import is_whole
 
 Encode = Callable[[list[str], bool], TextEncoding]
 """Texts, and whether they are negative prompts, to features."""
@@ -93,7 +94,7 @@ def check_prompts(
     Raises:
         ValueError: what was given, what is legal, what to do.
     """
-    if type(num_images_per_prompt) is not int or num_images_per_prompt < 1:
+    if not is_whole(num_images_per_prompt) or num_images_per_prompt < 1:
         raise ValueError(
             f"num_images_per_prompt={num_images_per_prompt!r} must be a whole number of 1 or more"
         )

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,7 +36,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, Tensor):
+    if isinstance(value, (Tensor, np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, Sequence):
         return [plain(item) for item in value]

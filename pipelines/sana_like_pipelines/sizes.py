@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from sana_like_pipelines.whole import is_whole
+
 # diffusers' tables of sizes, by the side of the latent that a model was trained on.
 _BIN_TABLES = {
     16: "ASPECT_RATIO_512_BIN",
@@ -92,8 +94,8 @@ def check_side(name: str, value: object, grid: int) -> int:
     Raises:
         ValueError: anything else; the message names the nearest legal sizes.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
+    if is_whole(value) and value > 0:
+        return int(value)
     try:
         wish = max(int(float(value)), 1)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

@@ -15,6 +15,7 @@ from torch import Tensor
 from sana_like_pipelines.conditioning import TENSOR_NAMES
 from sana_like_pipelines.errors import Cancelled
 from sana_like_pipelines.noise import NoiseSource
+from sana_like_pipelines.whole import is_whole
 
 CALLBACK_TENSORS = ("latents", *TENSOR_NAMES)
 Preview = Callable[[int, int, list[Image.Image]], None]
@@ -50,7 +51,7 @@ class StepHooks:
                 f"callback_on_step_end_tensor_inputs {unknown} are unknown; legal: "
                 f"{', '.join(CALLBACK_TENSORS)}"
             )
-        if type(self.preview_every) is not int or self.preview_every < 1:
+        if not is_whole(self.preview_every) or self.preview_every < 1:
             raise ValueError(f"preview_every={self.preview_every!r} must be 1 or more steps")
 
     def check_cancel(self, done: int, total: int) -> None:
@@ -131,7 +132,7 @@ def steps_or_levels(
         return {"timesteps": timesteps}
     if sigmas is not None:
         return {"sigmas": sigmas}
-    if type(num_inference_steps) is not int or num_inference_steps < 1:
+    if not is_whole(num_inference_steps) or num_inference_steps < 1:
         raise ValueError(
             f"num_inference_steps={num_inference_steps!r} must be a whole number of 1 or more"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -179,6 +180,13 @@ class TestSeeds:
             generator=[recipe["seed"]], output_type="np", **recipe["settings"],
         )  # fmt: skip
         np.testing.assert_allclose(again.images[0], out.images[1], atol=1e-3)
+
+    def test_numbers_of_numpy(self, sana, quick):
+        numbers = {key: np.int64(quick[key]) for key in ("height", "width", "num_inference_steps")}
+        seeds = list(np.array([3], dtype=np.int64))
+        recipe = sana("a", generator=seeds, **quick | numbers).recipe[0]
+        assert recipe["seed"] == 3 and type(recipe["seed"]) is int
+        assert json.loads(json.dumps(recipe))["settings"]["num_inference_steps"] == 3
 
     def test_used_generator_has_no_seed_to_record(self, sana, quick):
         generator = torch.Generator().manual_seed(1)

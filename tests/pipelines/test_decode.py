@@ -116,6 +116,13 @@ def test_half_precision_agrees_with_single(sana, quick, dtype):
     assert np.abs(got - expected).mean() < 0.03
 
 
+def test_single_colour_is_warned_of(sana, quick):
+    with torch.no_grad():
+        sana.vae.decoder.conv_out.weight.zero_()
+    with pytest.warns(RuntimeWarning, match="picture 0, 1 of the batch"):
+        sana("a", num_images_per_prompt=2, **quick)
+
+
 def test_decode_latents_is_scaled(sana):
     latents = torch.randn(1, 4, 8, 8)
     expected = sana.vae.decode(latents / sana.vae.config.scaling_factor).sample

@@ -164,6 +164,21 @@ def test_text_is_projected_once_per_call(sana, quick, monkeypatch):
     assert all(shape[0] == 2 for shape in calls), "pictures of one prompt share its projection"
 
 
+def test_first_block_cache_of_the_transformer(sana, quick):
+    """Caches are kept apart by branch, and forgotten between calls."""
+    arguments = quick | {"generator": 1, "num_inference_steps": 6, "guidance_interval": (0.0, 0.5)}
+    exact = latents_of(sana, "a", **arguments)
+    sana.transformer.enable_cache(diffusers.FirstBlockCacheConfig(threshold=1e-9))
+    torch.testing.assert_close(latents_of(sana, "a", **arguments), exact, atol=CLOSE, rtol=0)
+    sana.transformer.disable_cache()
+    sana.transformer.enable_cache(diffusers.FirstBlockCacheConfig(threshold=1e9))
+    cached = latents_of(sana, "a", **arguments)
+    assert (cached - exact).abs().max() > 1e-3, "nothing was skipped"
+    assert torch.equal(latents_of(sana, "a", **arguments), cached)
+    sana.transformer.disable_cache()
+    assert torch.equal(latents_of(sana, "a", **arguments), exact)
+
+
 def test_guidance_is_off_without_the_negative_prompt(sana, quick):
     """At a scale of 1 the negative prompt has no effect and is not encoded."""
     encoded = []

@@ -156,13 +156,15 @@ class TestLoading:
         from sana_like_pipelines.loading import hub_patterns
 
         def wanted(name, variant=None):
-            return any(fnmatch(name, pattern) for pattern in hub_patterns(variant))
+            patterns = hub_patterns(["transformer", "text_encoder"], variant)
+            return any(fnmatch(name, pattern) for pattern in patterns)
 
         stem = "transformer/diffusion_pytorch_model"
         assert wanted("model_index.json") and wanted("tokenizer/tokenizer.model")
         assert wanted(f"{stem}.safetensors") and wanted(f"{stem}-00001-of-00002.safetensors")
         assert not wanted(f"{stem}.fp16.safetensors") and not wanted(f"{stem}.bin")
         assert not wanted(f"{stem}.fp16-00001-of-00002.safetensors")
+        assert not wanted("vae/diffusion_pytorch_model.safetensors"), "given by the caller"
         assert wanted(f"{stem}.fp16.safetensors", "fp16")
         assert wanted("text_encoder/model.fp16-00001-of-00002.safetensors", "fp16")
 
@@ -223,6 +225,9 @@ def test_mismatched_parts_are_refused(sana):
 
     other = SanaTransformer2DModel(**dict(sana.transformer.config) | {"in_channels": 8})
     with pytest.raises(ValueError, match="4 latent channels"):
+        SanaPipeline.from_pipe(sana, transformer=other)
+    other = SanaTransformer2DModel(**dict(sana.transformer.config) | {"caption_channels": 8})
+    with pytest.raises(ValueError, match="text encoder has width 16"):
         SanaPipeline.from_pipe(sana, transformer=other)
 
 
