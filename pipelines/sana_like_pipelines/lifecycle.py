@@ -112,7 +112,7 @@ class SanaLifecycle(DiffusionPipeline):
             options.dtype_of(name)
         folder = resolve_folder(
             pretrained_model_name_or_path,
-            allow_patterns=hub_patterns(set(cls.component_names) - set(components), variant),
+            allow_patterns=hub_patterns(variant, set(cls.component_names) - set(components)),
             revision=revision,
             local_files_only=local_files_only,
         )

@@ -18,6 +18,7 @@ from sana_like.weights.errors import WeightsError
 from sana_like.weights.files import read_json
 from sana_like.weights.hub import resolve_folder
 
+WEIGHT_FOLDERS = ("text_encoder", "vae", "transformer", "controlnet")
 MODEL_CLASSES = ("AutoencoderDC", "SanaControlNetModel", "SanaTransformer2DModel")
 ZOO_LIBRARY = "sana_like.zoo"
 ZOO_TEXT_ENCODER = "smollm2"
@@ -93,7 +94,7 @@ class Index:
         return cls(folder, pipeline, components, settings)
 
 
-def hub_patterns(components: Iterable[str], variant: str | None) -> list[str]:
+def hub_patterns(variant: str | None, components: Iterable[str] = WEIGHT_FOLDERS) -> list[str]:
     """Which files of a hub repository a pipeline needs.
 
     Other variants are left there, and so are the weights of components that are not wanted.

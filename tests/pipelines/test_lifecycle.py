@@ -156,7 +156,7 @@ class TestLoading:
         from sana_like_pipelines.loading import hub_patterns
 
         def wanted(name, variant=None):
-            patterns = hub_patterns(["transformer", "text_encoder"], variant)
+            patterns = hub_patterns(variant, ["transformer", "text_encoder"])
             return any(fnmatch(name, pattern) for pattern in patterns)
 
         stem = "transformer/diffusion_pytorch_model"
