@@ -153,7 +153,7 @@ def try_picture() -> Fact:
     began = time.perf_counter()
     try:
         studio = Studio(Setup(pipeline="SanaPipeline", model="emoji"), Placement.choose())
-        (made,) = studio.make(["a red apple, 3d"], [1], settings={"num_inference_steps": 4})
+        (made,) = studio.make(["a red apple, 3d"], [1], {"num_inference_steps": 4})
     except (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError) as error:
         return Fact("test picture", f"failed: {' '.join(str(error).split())}", ok=False)
     spread = int(np.ptp(np.asarray(made.picture)))

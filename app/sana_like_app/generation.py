@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ ARGUMENTS = {
     "pag_scale": "pag_scale",
     "strength": "strength",
     "control_scale": "controlnet_conditioning_scale",
+    "negative_prompt": "negative_prompt",
 }
 OPTIONS = {
     "num_inference_steps": "--steps",
@@ -120,15 +121,15 @@ def _pipeline_for(request: PictureRequest) -> str:
     if request.controls:
         return "SanaControlNetPipeline"
     from sana_like.weights.hub import resolve_folder
-    from sana_like_pipelines.loading import Index, hub_patterns
+    from sana_like_pipelines.loading import INDEX_NAME, Index
 
-    index = Index.read(resolve_folder(request.model, allow_patterns=hub_patterns(None)))
+    index = Index.read(resolve_folder(request.model, allow_patterns=[INDEX_NAME]))
     return "SanaSprintPipeline" if "Sprint" in index.pipeline else "SanaPipeline"
 
 
 def settings_of(request: PictureRequest) -> dict[str, Any]:
     """Arguments of a call that the request sets; the others are left to the pipeline."""
-    values = {ours: getattr(request, name) for name, ours in ARGUMENTS.items()}
+    values = {theirs: getattr(request, name) for name, theirs in ARGUMENTS.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -159,7 +160,6 @@ class Studio:
         self,
         prompts: Sequence[str],
         seeds: Sequence[int],
-        negative_prompt: str | None = None,
         settings: Mapping[str, Any] | None = None,
         *,
         on_step: StepReport | None = None,
@@ -170,8 +170,7 @@ class Studio:
 
         Args:
             prompts, seeds: one of each per picture.
-            negative_prompt: for all of them.
-            settings: further arguments of the pipeline's call.
+            settings: further arguments of the pipeline's call, the same for all of them.
             on_step: called with steps done and in all.
             on_preview: called with steps done, steps in all and small pictures, every
                 `preview_every` steps.
@@ -181,9 +180,7 @@ class Studio:
             NonFiniteError: a stage gave NaN or infinity; there is no picture.
         """
         arguments: dict[str, Any] = {**self.inputs, **(settings or {})}
-        if negative_prompt is not None:
-            arguments["negative_prompt"] = negative_prompt
-        _check_arguments(self.pipe, arguments)
+        check_arguments(self.setup.pipeline, arguments)
         if on_preview is not None:
             arguments |= {"preview": on_preview, "preview_every": preview_every}
         began = time.perf_counter()
@@ -222,12 +219,19 @@ def _step_callback(report: StepReport | None) -> Callable[..., dict[str, Any]] |
     return after_step
 
 
-def _check_arguments(pipe: Any, arguments: Mapping[str, Any]) -> None:
-    known = inspect.signature(type(pipe).__call__).parameters
-    for name in arguments:
+def check_arguments(pipeline: str, names: Iterable[str]) -> None:
+    """Refuse arguments that a pipeline's call does not take; nothing is loaded.
+
+    Raises:
+        ValueError: naming the option, where there is one.
+    """
+    import sana_like_pipelines
+
+    known = inspect.signature(getattr(sana_like_pipelines, pipeline).__call__).parameters
+    for name in names:
         if name not in known:
             option = OPTIONS.get(name, "--" + name.replace("_", "-"))
-            raise ValueError(f"{type(pipe).__name__} takes no {name} ({option}); leave it out")
+            raise ValueError(f"{pipeline} takes no {name} ({option}); leave it out")
 
 
 def _open_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ class Plan:
 
     setup: Setup
     prompt: str
-    negative_prompt: str | None
     seed: int
     settings: Mapping[str, Any]
     dtype: str
@@ -81,6 +80,7 @@ def read_plan(file: Path) -> Plan:
     _check(sampler is None or sampler in SCHEDULERS, "sampler", sampler)
     negative = recipe.get("negative_prompt")
     _check(negative is None or isinstance(negative, str), "negative_prompt", negative)
+    negatives = {} if negative is None else {"negative_prompt": negative}
     setup = Setup(
         pipeline=str(pipeline),
         model=_text(recipe, "model"),
@@ -97,9 +97,8 @@ def read_plan(file: Path) -> Plan:
     return Plan(
         setup=setup,
         prompt=_text(recipe, "prompt"),
-        negative_prompt=negative,
         seed=int(seed or 0),
-        settings=_settings(settings or {}),
+        settings=_settings(settings or {}) | negatives,
         dtype=_text(run, "dtype", "auto"),
         weights={str(name): str(mark) for name, mark in weights.items()},
         digests={path: digest for pairs in inputs.values() for path, digest in pairs},

@@ -16,6 +16,7 @@ from sana_like_app.generation import (
     PreviewReport,
     Studio,
     batches,
+    check_arguments,
     settings_of,
     setup_of,
 )
@@ -49,7 +50,9 @@ def make_and_write(
     prompts, seeds = [prompt for prompt, _ in pictures], [seed for _, seed in pictures]
     paths = plan_outputs(output, prompts, seeds)
     quiet_libraries()
-    studio = Studio(setup_of(request), placement)
+    setup, settings = setup_of(request), settings_of(request)
+    check_arguments(setup.pipeline, settings)
+    studio = Studio(setup, placement)
     announce(placement, seeds)
     made: list[Made] = []
     for batch_prompts, batch_seeds in batches(request):
@@ -58,8 +61,7 @@ def make_and_write(
             batch = studio.make(
                 batch_prompts,
                 batch_seeds,
-                request.negative_prompt,
-                settings_of(request),
+                settings,
                 on_step=steps,
                 on_preview=show if preview else None,
                 preview_every=preview or 1,

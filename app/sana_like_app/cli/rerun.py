@@ -46,7 +46,5 @@ def rerun(
     studio = Studio(plan.setup, placement, local_files_only=True)
     announce(placement, [plan.seed])
     with counting("steps") as steps:
-        (made,) = studio.make(
-            [plan.prompt], [plan.seed], plan.negative_prompt, plan.settings, on_step=steps
-        )
+        (made,) = studio.make([plan.prompt], [plan.seed], plan.settings, on_step=steps)
     write(path, made, metadata=not no_metadata)
