@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sana_like.finite import NonFiniteError
+
 
 def check_config(config: Any) -> None:
     """Refuse a config whose numbers cannot make a model.
@@ -48,7 +50,7 @@ def require_finite(finite: list[Tensor]) -> None:
             device waits once.
 
     Raises:
-        ValueError: names the first layer whose output is not finite.
+        NonFiniteError: names the first layer whose output is not finite.
     """
     if not finite:
         return
@@ -56,9 +58,10 @@ def require_finite(finite: list[Tensor]) -> None:
     if not all(flags):
         index = flags.index(False) - 1
         layer = "patch_embed (or the latent)" if index < 0 else f"transformer_blocks.{index}"
-        raise ValueError(
-            f"activations are not finite after {layer}: float16 holds at most 65504; run the model "
-            "in bfloat16 or float32"
+        raise NonFiniteError(
+            f"transformer after {layer}",
+            "activations are not finite: float16 holds at most 65504; run the model in bfloat16 or "
+            "float32",
         )
 
 

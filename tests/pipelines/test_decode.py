@@ -105,6 +105,14 @@ def test_overflow_in_half_precision_names_the_remedy(sana, quick):
         sana("a", **quick)
 
 
+def test_overflow_inside_the_transformer_names_the_layer(sana, quick):
+    with torch.no_grad():
+        sana.transformer.transformer_blocks[1].ff.conv_point.weight.fill_(6e4)
+    sana.transformer.half()
+    with pytest.raises(NonFiniteError, match=r"transformer_blocks\.1"):
+        sana("a", **quick)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_agrees_with_single(sana, quick, dtype):
     arguments = quick | {"generator": 1, "output_type": "np", "guidance_scale": 2.0}
