@@ -59,9 +59,9 @@ def require_finite(finite: list[Tensor]) -> None:
         index = flags.index(False) - 1
         layer = "patch_embed (or the latent)" if index < 0 else f"transformer_blocks.{index}"
         raise NonFiniteError(
-            f"transformer after {layer}",
-            "activations are not finite: float16 holds at most 65504; run the model in bfloat16 or "
-            "float32",
+            f"transformer, {layer}",
+            "float16 holds at most 65504 and its output is not finite; run the model in bfloat16 "
+            "or float32",
         )
 
 
