@@ -153,11 +153,15 @@ def try_picture() -> Fact:
     began = time.perf_counter()
     try:
         studio = Studio(Setup(pipeline="SanaPipeline", model="emoji"), Placement.choose())
+        memory = studio.estimate({}).peak / 2**30
         (made,) = studio.make(["a red apple, 3d"], [1], {"num_inference_steps": 4})
     except (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError) as error:
         return Fact("test picture", f"failed: {' '.join(str(error).split())}", ok=False)
     spread = int(np.ptp(np.asarray(made.picture)))
     seconds = time.perf_counter() - began
     width, height = made.picture.size
-    statement = f"{width}x{height} in {seconds:.1f} s, values spread over {spread} of 255"
+    statement = (
+        f"{width}x{height} in {seconds:.1f} s with loading, about {memory:.1f} GiB, values spread "
+        f"over {spread} of 255"
+    )
     return Fact("test picture", statement, ok=spread > 32)

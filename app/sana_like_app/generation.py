@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
+    from sana_like_pipelines.memory import MemoryEstimate
+
 # A request's values that are arguments of a call, and what the pipelines call them.
 ARGUMENTS = {
     "width": "width",
@@ -30,6 +32,7 @@ ARGUMENTS = {
     "control_scale": "controlnet_conditioning_scale",
     "negative_prompt": "negative_prompt",
 }
+OFFLOAD_KINDS = {"none": None, "model": "model", "sequential": "layers", "group": "layers"}
 OPTIONS = {
     "num_inference_steps": "--steps",
     "controlnet_conditioning_scale": "--control-scale",
@@ -155,6 +158,24 @@ class Studio:
         self.inputs = _open_inputs(setup.inputs)
         self.pipe = _load(setup, placement, local_files_only)
         self.run_record = _run_record(setup, placement)
+
+    def estimate(self, settings: Mapping[str, Any], batch: int = 1) -> MemoryEstimate:
+        """Memory that a call will need on the device; see `SanaPipeline.estimate`.
+
+        Args:
+            settings: as given to `make`.
+            batch: pictures made at once.
+        """
+        known = ("height", "width", "guidance_scale", "pag_scale")
+        chosen = {name: settings[name] for name in known if settings.get(name) is not None}
+        if not chosen.keys() & {"height", "width"} and self.inputs:
+            first = next(iter(self.inputs.values()))
+            chosen["width"], chosen["height"] = (
+                first[0] if isinstance(first, list) else first
+            ).size
+        return self.pipe.estimate(
+            num_images=batch, offload=OFFLOAD_KINDS[self.placement.offload], **chosen
+        )
 
     def make(
         self,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sana_like.zoo.fetch import is_fetched
+
 ROOT = Path(__file__).parents[2]
 NEIGHBOUR = "kernels"  # Hugging Face's package, whose import name is also a folder of ours
 OURS = ["sana_like", "sana_like_kernels", "sana_like_pipelines", "sana_like_train", "sana_like_app"]
@@ -64,6 +66,15 @@ from kernels import get_kernel
 """
 
 
+NO_NETWORK = """
+import socket
+def refuse(*args, **kwargs):
+    raise RuntimeError("the network was used")
+socket.socket.connect = socket.socket.connect_ex = refuse
+socket.getaddrinfo = socket.create_connection = refuse
+"""
+
+
 def test_wheel_lives_beside_its_neighbour_and_leaves_cleanly(
     interpreter: Path, tmp_path: Path
 ) -> None:
@@ -79,6 +90,13 @@ def test_wheel_lives_beside_its_neighbour_and_leaves_cleanly(
     run(interpreter, "-c", IMPORTS, cwd=tmp_path)
     command = interpreter.with_name("sana-like" + interpreter.suffix)
     assert "generate" in run(command, "--help", cwd=tmp_path)
+
+    if "sana_like/zoo/emoji/model_index.json" in files and is_fetched():
+        # A start file of the environment's own closes the network for every process in it.
+        (packages / "sitecustomize.py").write_text(NO_NETWORK, encoding="utf-8")
+        done = run(command, "generate", "a red apple, 3d", "--seed", "1", cwd=tmp_path)
+        picture = tmp_path / done.split("  ")[0]
+        assert picture.read_bytes().startswith(b"\x89PNG")
 
     run(interpreter, "-m", "pip", "uninstall", "--quiet", "--yes", "sana-like", cwd=tmp_path)
     assert not list(packages.glob("sana_like*"))

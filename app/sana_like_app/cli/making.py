@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -53,11 +53,12 @@ def make_and_write(
     setup, settings = setup_of(request), settings_of(request)
     check_arguments(setup.pipeline, settings)
     studio = Studio(setup, placement)
-    announce(placement, seeds)
-    made: list[Made] = []
+    announce(studio, settings, seeds[: request.batch_size], last=seeds[-1])
+    kept: list[Made] = []
+    done = 0
     for batch_prompts, batch_seeds in batches(request):
-        targets = paths[len(made) : len(made) + len(batch_seeds)]
-        with previews(targets) as show, counting(f"{len(made) + 1} of {len(paths)}") as steps:
+        targets = paths[done : done + len(batch_seeds)]
+        with previews(targets) as show, counting(f"{done + 1} of {len(paths)}") as steps:
             batch = studio.make(
                 batch_prompts,
                 batch_seeds,
@@ -68,20 +69,31 @@ def make_and_write(
             )
         for target, one in zip(targets, batch, strict=True):
             write(target, one, metadata=metadata)
-        made += batch
+        done += len(batch)
+        kept += batch if sheet else []
     if sheet:
-        _write_sheet(paths, made)
+        _write_sheet(paths, kept)
 
 
-def announce(placement: Placement, seeds: Sequence[int]) -> None:
-    """Say on stderr where it is computed, what is off, and which seeds are used."""
+def announce(
+    studio: Studio, settings: Mapping[str, Any], batch: Sequence[int], *, last: int
+) -> None:
+    """Say on stderr where it is computed, in how much memory, what is off, and which seeds.
+
+    Args:
+        studio: what will compute.
+        settings: of its calls.
+        batch: seeds of the first batch.
+        last: seed of the last picture.
+    """
     from sana_like_app.diagnostics import accelerations_off
 
-    kind = str(placement.dtype).removeprefix("torch.")
-    off = accelerations_off(placement.device)
-    typer.echo(f"on {placement.device}, {kind}; off: {off or 'nothing'}", err=True)
-    last = f" to {seeds[-1]}" if len(seeds) > 1 else ""
-    typer.echo(f"seed {seeds[0]}{last}", err=True)
+    device, dtype = studio.placement.device, studio.placement.dtype
+    memory = studio.estimate(settings, len(batch)).peak / 2**30
+    off = accelerations_off(device) or "nothing"
+    kind = str(dtype).removeprefix("torch.")
+    typer.echo(f"on {device}, {kind}, about {memory:.1f} GiB; off: {off}", err=True)
+    typer.echo(f"seed {batch[0]}" + (f" to {last}" if last != batch[0] else ""), err=True)
 
 
 def write(path: Path, made: Made, *, metadata: bool) -> None:

@@ -44,7 +44,7 @@ def rerun(
     if not force:
         plan.check_unchanged()
     studio = Studio(plan.setup, placement, local_files_only=True)
-    announce(placement, [plan.seed])
+    announce(studio, plan.settings, [plan.seed], last=plan.seed)
     with counting("steps") as steps:
         (made,) = studio.make([plan.prompt], [plan.seed], plan.settings, on_step=steps)
     write(path, made, metadata=not no_metadata)
