@@ -68,7 +68,6 @@ class Conditioning:
         self._texts = [self._of_model(model) for model in self.models]
 
     def _of_model(self, model: Any) -> BranchTexts:
-        onload(model)
         features, times = self._features, self._per_prompt
         prompt = model.prepare_text(features.embeds.to(model.dtype), features.mask)
         if features.negative_embeds is None:
@@ -77,10 +76,3 @@ class Conditioning:
             features.negative_embeds.to(model.dtype), features.negative_mask
         )
         return BranchTexts(prompt.repeat(times), negative.repeat(times))
-
-
-def onload(model: Any) -> None:
-    """Bring an offloaded model to its device, as calling it would."""
-    hook = getattr(model, "_hf_hook", None)
-    if hook is not None and hasattr(hook, "pre_forward"):
-        hook.pre_forward(model)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from sana_like.text.encoding import TextEncoding
 from sana_like.text.settings import TextSettings
+from sana_like.transformers.offload import weights_present
 from sana_like_pipelines.calls import Call
-from sana_like_pipelines.conditioning import Conditioning, onload
+from sana_like_pipelines.conditioning import Conditioning
 from sana_like_pipelines.flow import FlowPipeline
 from sana_like_pipelines.guidance import Branch
 from sana_like_pipelines.loading import Index, LoadOptions, load_component
@@ -215,8 +216,8 @@ class SanaControlNetPipeline(FlowPipeline):
         settings = self._settings_per_net(arguments)
         fitted = self._fitted_controls(call, pictures)
         with self._working(call):
-            onload(self.controlnet)
-            conditioning = self._condition(call, [self.transformer, *self.controlnets])
+            with weights_present(self.controlnet):
+                conditioning = self._condition(call, [self.transformer, *self.controlnets])
             controls = self._controls(call, fitted, settings)
             extras = self._steering(conditioning, controls)
             velocity = self._velocity(call, conditioning, run, extras)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sana_like.finite import require_finite
+from sana_like.transformers.offload import weights_present
 from sana_like_pipelines.errors import DecodeMemoryError
 
 _LOG = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def decode_latents(vae: Any, latents: Tensor) -> Tensor:
     """
     latents = latents.to(vae.dtype) / vae.config.scaling_factor
     try:
-        picture = vae.decode(latents, return_dict=False)[0]
+        picture = _decode(vae, latents)
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -54,6 +55,11 @@ def decode_latents(vae: Any, latents: Tensor) -> Tensor:
     require_finite(picture, "decoding of the latents")
     _warn_of_flat(picture)
     return picture
+
+
+def _decode(vae: Any, latents: Tensor) -> Tensor:
+    with weights_present(vae):
+        return vae.decode(latents, return_dict=False)[0]
 
 
 def _warn_of_flat(pictures: Tensor) -> None:
@@ -92,7 +98,7 @@ def _decode_tiled(vae: Any, latents: Tensor, first: BaseException) -> Tensor:
         torch.cuda.empty_cache()
     with _small_tiles(vae, latents):
         try:
-            return vae.decode(latents, return_dict=False)[0]
+            return _decode(vae, latents)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -228,21 +228,15 @@ class SanaLifecycle(DiffusionPipeline):
 
         Args:
             onload_device: where to compute.
-            offload_type: `leaf_level`. (Blocks are no unit here: the text is projected by parts of
-                all of them at once.)
+            offload_type: `leaf_level`, or `block_level` (with `num_blocks_per_group`).
             **options: as in diffusers, such as `offload_device`, `use_stream`,
                 `offload_to_disk_path`, `exclude_modules`.
 
         Raises:
-            ValueError: another type, or unknown components to exclude.
+            ValueError: unknown components to exclude.
         """
         from diffusers.hooks import apply_group_offloading
 
-        if offload_type != "leaf_level":
-            raise ValueError(
-                f"offload_type={offload_type!r} cannot serve: the text is projected by parts of "
-                "all blocks before the first one runs; use 'leaf_level' (on CUDA with use_stream)"
-            )
         excluded = options.pop("exclude_modules", None) or []
         excluded = [excluded] if isinstance(excluded, str) else list(excluded)
         unknown = sorted(set(excluded) - set(self.components))

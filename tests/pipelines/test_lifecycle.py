@@ -266,20 +266,27 @@ class TestOffload:
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
 
     @pytest.mark.parametrize("kind", ["sana", "controlnet"])
-    def test_groups_on_disk(self, request, quick, tmp_path, kind):
+    @pytest.mark.parametrize(
+        "options", [{}, {"offload_type": "block_level", "num_blocks_per_group": 1}]
+    )
+    def test_groups_on_disk(self, request, quick, tmp_path, kind, options):
         """On disk the parameters in memory are NaN until they are fetched."""
         pipe = request.getfixturevalue(kind)
         arguments = quick | {"generator": 1, "output_type": "np"}
         if kind == "controlnet":
             arguments["control_image"] = torch.rand(1, 3, 32, 32)
         expected = pipe("a cat", **arguments).images
-        pipe.enable_group_offload("cpu", offload_to_disk_path=str(tmp_path))
+        pipe.enable_group_offload("cpu", offload_to_disk_path=str(tmp_path), **options)
         got = pipe("a cat", **arguments).images
         assert abs(got - expected).max() < 1e-3
 
-    def test_blocks_are_refused_with_the_reason(self, sana):
-        with pytest.raises(ValueError, match="leaf_level"):
-            sana.enable_group_offload("cpu", offload_type="block_level")
+    def test_excluded_components(self, sana, quick, tmp_path):
+        arguments = {"offload_to_disk_path": str(tmp_path), "exclude_modules": ["vae"]}
+        sana.enable_group_offload("cpu", **arguments)
+        assert not (tmp_path / "vae").exists() and (tmp_path / "transformer").exists()
+        assert sana("a", **quick).images[0].size == (32, 32)
+        with pytest.raises(ValueError, match="unet"):
+            sana.enable_group_offload("cpu", exclude_modules="unet")
 
     def test_hooks_go_home_after_an_error(self, sana, quick, monkeypatch):
         freed = []
