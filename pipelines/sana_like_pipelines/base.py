@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sana_like.finite import require_finite
 from sana_like.text.settings import TextSettings
 from sana_like_pipelines.calls import NOT_IN_RECIPE, Call, check_latents, refuse_unused
 from sana_like_pipelines.conditioning import Conditioning
 from sana_like_pipelines.decode import decode_latents
-from sana_like_pipelines.guidance import Branch, Guidance, Network, choose_layers, perturbed_rows
+from sana_like_pipelines.denoising import Denoising
+from sana_like_pipelines.guidance import Guidance, choose_layers
 from sana_like_pipelines.lora import LoraMixin
 from sana_like_pipelines.memory import MemoryMixin
 from sana_like_pipelines.noise import NoiseSource
@@ -25,14 +24,12 @@ from sana_like_pipelines.preview import LatentRGB
 from sana_like_pipelines.prompts import PromptInputs, check_prompts
 from sana_like_pipelines.recipe import describe_scheduler, make_recipes
 from sana_like_pipelines.sizes import PictureSize, binned_size, plan_size
-from sana_like_pipelines.steps import SchedulerRun, StepHooks
-from sana_like_pipelines.text import TextReading
+from sana_like_pipelines.steps import StepHooks
 
 
-class SanaBase(TextReading, LoraMixin, MemoryMixin):
+class SanaBase(Denoising, LoraMixin, MemoryMixin):
     """Base of the pipelines; subclasses write `__call__`."""
 
-    takes_negative: ClassVar[bool] = True
     _callback_tensor_inputs: ClassVar[list[str]] = [
         "latents",
         "prompt_embeds",
@@ -64,9 +61,6 @@ class SanaBase(TextReading, LoraMixin, MemoryMixin):
     def _set_up(self, text_settings: TextSettings | None, latent_rgb: LatentRGB | None) -> None:
         self.text_settings = text_settings
         self.latent_rgb = latent_rgb
-        self._interrupt = False
-        self._guidance_scale = 1.0
-        self._num_timesteps = 0
         channels, expected = self.vae.config.latent_channels, self.transformer.config.in_channels
         if channels != expected:
             raise ValueError(
@@ -79,30 +73,6 @@ class SanaBase(TextReading, LoraMixin, MemoryMixin):
                 raise ValueError(
                     f"the text encoder has width {width}, the transformer reads {expected}"
                 )
-
-    @property
-    def guidance_scale(self) -> float:
-        """Guidance of the latest call; a callback may change it by setting `_guidance_scale`."""
-        return self._guidance_scale
-
-    @property
-    def do_classifier_free_guidance(self) -> bool:
-        """Whether the latest call reads the negative prompt."""
-        return self.takes_negative and self._guidance_scale > 1
-
-    @property
-    def num_timesteps(self) -> int:
-        """Evaluations of the latest call."""
-        return self._num_timesteps
-
-    @property
-    def interrupt(self) -> bool:
-        """Set it true, in a callback, to stop stepping and get the picture as it is then."""
-        return self._interrupt
-
-    @interrupt.setter
-    def interrupt(self, value: bool) -> None:
-        self._interrupt = value
 
     @property
     def grid(self) -> int:
@@ -215,115 +185,6 @@ class SanaBase(TextReading, LoraMixin, MemoryMixin):
         if given is not None:
             return given.to(call.device, torch.float32)
         return call.noise.draw(shape[1:], call.device)
-
-    def _network(
-        self, call: Call, conditioning: Conditioning, timestep: Tensor, **extras: Any
-    ) -> Network:
-        """The transformer at one timestep, for any set of branches.
-
-        Args:
-            call: the call.
-            conditioning: text of the transformer, as its model 0.
-            timestep: 0-d, as the model is told it.
-            **extras: further arguments of the transformer, or functions that make them from the
-                latents and branches.
-        """
-        transformer, channels = self.transformer, self.transformer.config.in_channels
-
-        def run(latents: Tensor, branches: tuple[Branch, ...]) -> Tensor:
-            rows = perturbed_rows(branches, call.inputs.batch, latents.device)
-            arguments = {
-                name: value(latents, branches) if callable(value) else value
-                for name, value in extras.items()
-            }
-            with ExitStack() as stack:
-                if getattr(transformer, "is_cache_enabled", False):
-                    stack.enter_context(transformer.cache_context("+".join(branches)))
-                output = transformer(
-                    latents.to(transformer.dtype),
-                    conditioning[0][branches],
-                    timestep=timestep,
-                    perturbed_layers=() if rows is None else call.guidance.pag_layers,
-                    perturbed_rows=rows,
-                    return_dict=False,
-                    **arguments,
-                )[0]
-            # Models that also predict a variance give it in the second half.
-            return output[:, :channels] if output.shape[1] == 2 * channels else output
-
-        return run
-
-    def _denoise(
-        self,
-        call: Call,
-        conditioning: Conditioning,
-        run: SchedulerRun,
-        latents: Tensor,
-        predict: Callable[[Tensor, Tensor, int], Tensor],
-        after_step: Callable[[Tensor, int], Tensor] | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Step through `run`.
-
-        Args:
-            call: the call.
-            conditioning: text of the models, which a callback may change.
-            run: the sampler.
-            latents: `[B, Z, y, x]` fp32 to start from.
-            predict: prediction for (latents, timestep, number of the step).
-            after_step: changes the latents after a step, given its number.
-
-        Returns:
-            The last latents, and the last clean ones that were predicted.
-
-        Raises:
-            NonFiniteError, Cancelled: as they say.
-        """
-        timesteps = run.timesteps
-        total = self._num_timesteps = len(timesteps)
-        clean = latents
-        with self.progress_bar(total=total) as bar:
-            for step, timestep in enumerate(timesteps):
-                call.hooks.check_cancel(step, total)
-                if self._interrupt:
-                    break
-                output = predict(latents, timestep, step)
-                require_finite(output, f"step {step + 1} of {total}", self.transformer.dtype)
-                latents, clean = run.step(output, timestep, latents)
-                if after_step is not None:
-                    latents = after_step(latents, step)
-                latents = self._call_back(call, conditioning, step, timestep, latents)
-                if call.hooks.wants_preview(step + 1, total):
-                    self._preview(call, step + 1, total, clean)
-                bar.update()
-        call.hooks.check_cancel(total, total)
-        return latents, clean
-
-    def _preview(self, call: Call, done: int, total: int, clean: Tensor) -> None:
-        if call.hooks.preview is not None and self.latent_rgb is not None:
-            call.hooks.preview(done, total, self.latent_rgb.pictures(clean))
-
-    def _call_back(
-        self, call: Call, conditioning: Conditioning, step: int, timestep: Tensor, latents: Tensor
-    ) -> Tensor:
-        """Let the caller see and change tensors; every change that is accepted takes effect."""
-        callback, names = call.hooks.callback_on_step_end, call.hooks.tensor_inputs
-        if callback is None:
-            return latents
-        shown: dict[str, Any] = {"latents": latents}
-        if set(names) - {"latents"}:
-            shown |= conditioning.tensors()
-        before = self._guidance_scale
-        changes = dict(callback(self, step, timestep, {name: shown[name] for name in names}) or {})
-        unknown = sorted(set(changes) - set(names))
-        if unknown:
-            raise ValueError(
-                f"the callback returned {unknown}; it may return what it was given: {list(names)}"
-            )
-        if self._guidance_scale != before:
-            call.guidance = replace(call.guidance, scale=self._guidance_scale)
-        latents = changes.pop("latents", latents)
-        conditioning.update(changes)
-        return latents
 
     def _deliver(
         self, call: Call, latents: Tensor, finish: Callable[[Tensor], Tensor] | None = None
