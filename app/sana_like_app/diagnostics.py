@@ -148,7 +148,8 @@ def try_picture() -> Fact:
     """Make one small picture with the embedded model, in memory, and look at its values."""
     import numpy as np
 
-    from sana_like_app.generation import Placement, Setup, Studio
+    from sana_like_app.generation import Studio
+    from sana_like_app.setup import Placement, Setup
 
     began = time.perf_counter()
     try:

@@ -2,84 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sana_like.zoo.fetch import sha256_of
-from sana_like_app.devices import check_offload, choose_device, choose_dtype
-from sana_like_app.fingerprint import fingerprint
-from sana_like_app.request import Adapter, PictureRequest
+from sana_like_app.request import Adapter
+from sana_like_app.setup import PIPELINES, Placement, Setup, check_arguments, weights_of
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
 
     from sana_like_pipelines.memory import MemoryEstimate
 
-# A request's values that are arguments of a call, and what the pipelines call them.
-ARGUMENTS = {
-    "width": "width",
-    "height": "height",
-    "steps": "num_inference_steps",
-    "guidance_scale": "guidance_scale",
-    "guidance_interval": "guidance_interval",
-    "pag_scale": "pag_scale",
-    "strength": "strength",
-    "control_scale": "controlnet_conditioning_scale",
-    "negative_prompt": "negative_prompt",
-}
 OFFLOAD_KINDS = {"none": None, "model": "model", "sequential": "layers", "group": "layers"}
-OPTIONS = {
-    "num_inference_steps": "--steps",
-    "controlnet_conditioning_scale": "--control-scale",
-}
-PIPELINES = (
-    "SanaPipeline",
-    "SanaSprintPipeline",
-    "SanaImg2ImgPipeline",
-    "SanaInpaintPipeline",
-    "SanaControlNetPipeline",
-)
-
 StepReport = Callable[[int, int], None]
 PreviewReport = Callable[[int, int, "list[Image]"], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Placement:
-    """Where and in which number format a run computes; checked by `Placement.choose`."""
-
-    device: torch.device
-    dtype: torch.dtype
-    offload: str = "none"
-
-    @classmethod
-    def choose(cls, device: str = "auto", dtype: str = "auto", offload: str = "none") -> Placement:
-        """Check the names that a user gave; see `devices`.
-
-        Raises:
-            DeviceError: the machine cannot do it.
-        """
-        place = choose_device(device)
-        check_offload(offload, place)
-        return cls(device=place, dtype=choose_dtype(dtype, place), offload=offload)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What all pictures of a run share, in plain values that a recipe can hold."""
-
-    pipeline: str
-    model: str
-    controlnets: tuple[str, ...] = ()
-    adapters: tuple[Adapter, ...] = ()
-    scheduler: str | None = None
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    """Argument name to path, or to a list of paths, of the pictures that go in."""
 
 
 @dataclass(frozen=True)
@@ -91,49 +31,6 @@ class Made:
     seconds: float
     prompt: str
     seed: int
-
-
-def setup_of(request: PictureRequest) -> Setup:
-    """Choose the pipeline that a request means; reads the model's index but no weights.
-
-    Raises:
-        WeightsError: there is no such model, or it cannot do what was asked.
-    """
-    inputs: dict[str, Any] = {}
-    if request.image is not None:
-        inputs["image"] = str(request.image)
-    if request.mask is not None:
-        inputs["mask_image"] = str(request.mask)
-    if request.controls:
-        inputs["control_image"] = [str(path) for path in request.controls]
-    return Setup(
-        pipeline=_pipeline_for(request),
-        model=request.model,
-        controlnets=request.controlnets,
-        adapters=request.adapters,
-        scheduler=request.scheduler,
-        inputs=inputs,
-    )
-
-
-def _pipeline_for(request: PictureRequest) -> str:
-    if request.mask is not None:
-        return "SanaInpaintPipeline"
-    if request.image is not None:
-        return "SanaImg2ImgPipeline"
-    if request.controls:
-        return "SanaControlNetPipeline"
-    from sana_like.weights.hub import resolve_folder
-    from sana_like_pipelines.loading import INDEX_NAME, Index
-
-    index = Index.read(resolve_folder(request.model, allow_patterns=[INDEX_NAME]))
-    return "SanaSprintPipeline" if "Sprint" in index.pipeline else "SanaPipeline"
-
-
-def settings_of(request: PictureRequest) -> dict[str, Any]:
-    """Arguments of a call that the request sets; the others are left to the pipeline."""
-    values = {theirs: getattr(request, name) for name, theirs in ARGUMENTS.items()}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 class Studio:
@@ -221,14 +118,6 @@ class Studio:
         ]
 
 
-def batches(request: PictureRequest) -> Iterator[tuple[list[str], list[int]]]:
-    """Prompts and seeds of a request, `batch_size` pictures at a time."""
-    pictures = request.pictures()
-    for start in range(0, len(pictures), request.batch_size):
-        part = pictures[start : start + request.batch_size]
-        yield [prompt for prompt, _ in part], [seed for _, seed in part]
-
-
 def _step_callback(report: StepReport | None) -> Callable[..., dict[str, Any]] | None:
     if report is None:
         return None
@@ -238,21 +127,6 @@ def _step_callback(report: StepReport | None) -> Callable[..., dict[str, Any]] |
         return {}
 
     return after_step
-
-
-def check_arguments(pipeline: str, names: Iterable[str]) -> None:
-    """Refuse arguments that a pipeline's call does not take; nothing is loaded.
-
-    Raises:
-        ValueError: naming the option, where there is one.
-    """
-    import sana_like_pipelines
-
-    known = inspect.signature(getattr(sana_like_pipelines, pipeline).__call__).parameters
-    for name in names:
-        if name not in known:
-            option = OPTIONS.get(name, "--" + name.replace("_", "-"))
-            raise ValueError(f"{pipeline} takes no {name} ({option}); leave it out")
 
 
 def _open_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,7 +184,8 @@ def _adapt(pipe: Any, adapters: Sequence[Adapter]) -> None:
     names = []
     for index, adapter in enumerate(adapters):
         names.append(f"lora-{index}")
-        pipe.load_lora_weights(adapter.path, adapter_name=names[-1])
+        # A path that is not there must not be taken for a hub id, least of all from a recipe.
+        pipe.load_lora_weights(adapter.path, adapter_name=names[-1], local_files_only=True)
     if names:
         pipe.set_adapters(names, [adapter.scale for adapter in adapters])
 
@@ -346,34 +221,3 @@ def _run_record(setup: Setup, placement: Placement) -> dict[str, Any]:
 def _named(value: str | list[str]) -> list[dict[str, str]]:
     paths = value if isinstance(value, list) else [value]
     return [{"path": path, "sha256": sha256_of(Path(path))} for path in paths]
-
-
-def weights_of(setup: Setup) -> dict[str, str]:
-    """Name in the setup to fingerprint, of the model, its ControlNets and its adapters.
-
-    Raises:
-        WeightsError: one of them is not on this machine.
-    """
-    from sana_like.weights.hub import resolve_folder
-
-    marks = {}
-    for name in (setup.model, *setup.controlnets):
-        folder = resolve_folder(name, local_files_only=True)
-        marks[name] = fingerprint(folder)
-        for part in _embedded_parts(folder):
-            marks[part] = fingerprint(resolve_folder(part))
-    for adapter in setup.adapters:
-        marks[str(adapter.path)] = fingerprint(adapter.path)
-    return marks
-
-
-def _embedded_parts(folder: Path) -> list[str]:
-    """Embedded models that the index of a pipeline folder names as its parts."""
-    from sana_like.weights.hub import embedded_names
-    from sana_like_pipelines.loading import INDEX_NAME, ZOO_LIBRARY, Index
-
-    if not (folder / INDEX_NAME).is_file():
-        return []
-    entries = Index.read(folder).components.values()
-    there = embedded_names()
-    return [name for library, name in entries if library == ZOO_LIBRARY and name in there]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sana_like.zoo.fetch import sha256_of
-from sana_like_app.generation import PIPELINES, Setup, weights_of
 from sana_like_app.request import LARGEST_SEED, SCHEDULERS, Adapter
+from sana_like_app.setup import PIPELINES, Setup, weights_of
 
 
 class RecipeError(ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,13 @@ class PictureRequest:
         """Prompt and seed of every picture, in order."""
         repeated = [prompt for prompt in self.prompts for _ in range(self.count)]
         return [(prompt, self.seed + i) for i, prompt in enumerate(repeated)]
+
+    def batches(self) -> Iterator[tuple[list[str], list[int]]]:
+        """Prompts and seeds, `batch_size` pictures at a time."""
+        pictures = self.pictures()
+        for start in range(0, len(pictures), self.batch_size):
+            part = pictures[start : start + self.batch_size]
+            yield [prompt for prompt, _ in part], [seed for _, seed in part]
 
     def check(self) -> None:
         """Refuse what cannot be made, before anything is loaded.

@@ -147,7 +147,7 @@ def generate(
     )
     request.check()
     from sana_like_app.cli.making import make_and_write
-    from sana_like_app.generation import Placement
+    from sana_like_app.setup import Placement
 
     make_and_write(
         request,

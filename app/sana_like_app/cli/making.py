@@ -10,18 +10,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sana_like_app.cli.progress import counting, quiet_libraries
-from sana_like_app.generation import (
-    Made,
-    Placement,
-    PreviewReport,
-    Studio,
-    batches,
-    check_arguments,
-    settings_of,
-    setup_of,
-)
+from sana_like_app.generation import Made, PreviewReport, Studio
 from sana_like_app.paths import plan_outputs
 from sana_like_app.request import PictureRequest
+from sana_like_app.setup import Placement, check_arguments, settings_of, setup_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -56,7 +48,7 @@ def make_and_write(
     announce(studio, settings, seeds[: request.batch_size], last=seeds[-1])
     kept: list[Made] = []
     done = 0
-    for batch_prompts, batch_seeds in batches(request):
+    for batch_prompts, batch_seeds in request.batches():
         targets = paths[done : done + len(batch_seeds)]
         with previews(targets) as show, counting(f"{done + 1} of {len(paths)}") as steps:
             batch = studio.make(

@@ -32,9 +32,10 @@ def rerun(
     """
     from sana_like_app.cli.making import announce, write
     from sana_like_app.cli.progress import counting, quiet_libraries
-    from sana_like_app.generation import Placement, Studio
+    from sana_like_app.generation import Studio
     from sana_like_app.paths import plan_outputs
     from sana_like_app.recipes import read_plan
+    from sana_like_app.setup import Placement
 
     plan = read_plan(file)
     placement = Placement.choose(device, dtype or plan.dtype, offload)

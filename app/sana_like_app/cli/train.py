@@ -91,9 +91,10 @@ def evaluate(
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps.")] = "auto",
 ) -> None:
     """Score a model on the committed split and prompt list; the report goes to OUTPUT as JSON."""
-    from sana_like_app.cli.progress import counting
+    from sana_like_app.cli.progress import counting, quiet_libraries
     from sana_like_app.devices import choose_device
 
+    quiet_libraries()
     place = str(choose_device(device))
     with extra("train"):
         from sana_like_train.data.packs import find_pack
