@@ -39,7 +39,8 @@ def rerun(
 
     plan = read_plan(file)
     placement = Placement.choose(device, dtype or plan.dtype, offload)
-    target = file.with_name(f"{file.name.split('.')[0]}-again.png") if output is None else output
+    stem = Path(file.name.removesuffix(".json")).stem
+    target = file.with_name(f"{stem}-again.png") if output is None else output
     (path,) = plan_outputs(target, [plan.prompt], [plan.seed])
     quiet_libraries()
     if not force:

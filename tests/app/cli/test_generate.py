@@ -56,6 +56,7 @@ def test_rerun_gives_the_same_bytes(cli: Cli, sana: Path, tmp_path: Path) -> Non
         first, second = Image.open(file), Image.open(tmp_path / "again.png")
         assert first.size == (40, 33)
         assert first.tobytes() == second.tobytes()
+    assert cli("rerun", f"{files[0]}.json").paths == [files[0].with_name("a-cat-5-again.png")]
     from_sidecar = cli("rerun", f"{files[0]}.json", "--output", "again.png", "--no-metadata")
     assert from_sidecar.code == 0, from_sidecar.err
     assert Image.open(tmp_path / "again.png").tobytes() == Image.open(files[0]).tobytes()
