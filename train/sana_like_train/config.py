@@ -131,7 +131,8 @@ class DataConfig(Section):
     """Which pictures.
 
     Attributes:
-        source: WebDataset tar, folder of tars, or folder of pictures with `.txt` captions.
+        source: WebDataset tar, folder of tars, folder of pictures with `.txt` captions, or `emoji`
+            for the pack that `sana-like train data emoji` has built.
         split: committed split (or the path of its file) whose held-out records are kept for the
             metrics; none trains on everything and measures on the training pictures.
         selected: with a split, only the concepts and styles of the product.
@@ -232,21 +233,38 @@ class LoRA(Section):
     target_modules: tuple[str, ...] = ("to_q", "to_k", "to_v", "to_out.0")
 
 
+class Control(Section):
+    """A ControlNet trained beside the frozen transformer of `train.init_from`.
+
+    Attributes:
+        kind: `edges` takes Sobel edges of the training pictures as control.
+        num_layers: blocks that are copied; fewer than the transformer has.
+    """
+
+    kind: Literal["edges"] = "edges"
+    num_layers: int = Field(default=7, ge=1)
+
+
 class TextToImageTask(Section):
     """Flow matching on cached latents and text features.
 
     Attributes:
         model: config keys of `SanaTransformer2DModel`; may be empty with `train.init_from`.
-        autoencoder: embedded name or folder that encodes the pictures.
-        text_encoder: embedded name (`smollm2`) or folder of the text encoder.
-        text_settings: `embedded`, `published`, or keys of `sana_like.text.TextSettings`.
+        autoencoder: embedded name or folder of the autoencoder; none takes that of the pipeline
+            in `train.init_from`.
+        text_encoder: `smollm2`, or a folder with `text_encoder/` and `tokenizer/`; none takes the
+            pipeline's.
+        text_settings: `embedded`, `published`, or keys of `sana_like.text.TextSettings`; none
+            takes the pipeline's.
         caption_dropout: probability of the empty caption (classifier-free guidance).
         time: how noise levels are drawn.
         augment: latent variants.
         contrastive_weight: pushes the prediction away from another sample's target
             (contrastive flow matching); 0 is off.
-        lora: adapters; none trains all weights.
-        sample_prompts, sample_steps, sample_guidance, sample_shift: of the sample sheet.
+        lora: train adapters instead of the weights of `train.init_from`.
+        control: train a ControlNet for the weights of `train.init_from`.
+        sample_prompts, sample_steps, sample_guidance, sample_shift: of the sample sheet. The
+            exported scheduler has this shift.
         evaluate_pictures: measured of each part of the split.
         metric: by which the best checkpoint is chosen: `flow_loss` (mean over the parts of the
             split), `flow_loss_train`, `flow_loss_composition` or `flow_loss_held_out`.
@@ -254,14 +272,15 @@ class TextToImageTask(Section):
 
     kind: Literal["text_to_image"] = "text_to_image"
     model: dict[str, Any] = {}
-    autoencoder: str = "emoji-ae"
-    text_encoder: str = "smollm2"
-    text_settings: Literal["embedded", "published"] | dict[str, Any] = "embedded"
+    autoencoder: str | None = None
+    text_encoder: str | None = None
+    text_settings: Literal["embedded", "published"] | dict[str, Any] | None = None
     caption_dropout: float = Field(default=0.1, ge=0, le=1)
     time: TimeSampling = TimeSampling()
     augment: Augment = Augment()
     contrastive_weight: float = Field(default=0.0, ge=0, lt=1)
     lora: LoRA | None = None
+    control: Control | None = None
     sample_prompts: tuple[str, ...] = ()
     sample_steps: int = Field(default=20, ge=1)
     sample_guidance: float = Field(default=4.0, ge=1)
@@ -280,3 +299,19 @@ class Recipe(Section):
     task: Task
     data: DataConfig
     train: TrainConfig = TrainConfig()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Recipe:
+        task = self.task
+        if isinstance(task, TextToImageTask):
+            if task.lora is not None and task.control is not None:
+                raise ValueError("task.lora and task.control exclude each other; train one")
+            tuned = task.lora or task.control
+            if tuned is not None and self.train.init_from is None:
+                raise ValueError(
+                    "task.lora and task.control tune existing weights; give them in "
+                    "train.init_from (an embedded name, a folder or a hub id)"
+                )
+            if not task.model and self.train.init_from is None:
+                raise ValueError("give task.model (a new model) or train.init_from (a tuned one)")
+        return self

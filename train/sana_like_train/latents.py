@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,11 @@ class PackedLatents:
         start = self.offsets[picture] + variant * math.prod(shape)
         return self.flat[start : start + math.prod(shape)].view(shape).float()
 
+    def stack(self, pictures: Sequence[int], variants: Sequence[int] | None = None) -> Tensor:
+        """`[B, Z, y, x]` fp32 of pictures of one shape."""
+        chosen = [0] * len(pictures) if variants is None else variants
+        return torch.stack([self.get(p, v) for p, v in zip(pictures, chosen, strict=True)])
+
 
 def pack_latents(
     records: Sequence[Record],
@@ -57,6 +62,7 @@ def pack_latents(
     *,
     seed: int,
     half: bool,
+    transform: Callable[[Tensor], Tensor] | None = None,
 ) -> PackedLatents:
     """Latents of the records times `scaling_factor`, from the cache folder where they exist.
 
@@ -68,6 +74,7 @@ def pack_latents(
         folder: of all caches.
         seed: of the variants.
         half: encode under bf16 autocast.
+        transform: `[B, 3, Y, X]` to the same, applied to pictures and variants before encoding.
     """
     names = [
         f"{r.key}:{r.picture.path}:{r.picture.offset}:{s}"
@@ -76,13 +83,14 @@ def pack_latents(
     variants = augment.model_dump_json(exclude={"probability"}) if augment.variants else "plain"
     weights = tensors_hash(autoencoder.state_dict())
     scale = str(autoencoder.config["scaling_factor"])
-    name = fingerprint(weights, scale, variants, str(seed if augment.variants else 0), *names)
+    kind = transform.__qualname__ if transform else ""
+    name = fingerprint(weights, scale, kind, variants, str(seed if augment.variants else 0), *names)
     path = folder / "latents" / f"{name}.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"), torch.no_grad():
         if not path.exists():
             logger.info("encoding %d pictures into %s", len(records), path)
-            flat = _encode(records, sizes, autoencoder, augment, seed, half)
+            flat = _encode(records, sizes, autoencoder, augment, seed, half, transform)
             write_tensors(path, {"flat": flat})
     ratio = autoencoder.spatial_compression_ratio
     channels = autoencoder.config["latent_channels"]
@@ -99,6 +107,7 @@ def _encode(
     augment: Augment,
     seed: int,
     half: bool,
+    transform: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
     device = next(autoencoder.parameters()).device
     scale = autoencoder.config["scaling_factor"]
@@ -112,8 +121,11 @@ def _encode(
         for start in range(0, len(members), pictures_at_once):
             chosen = members[start : start + pictures_at_once]
             stacks = [_variants(records[i], size, augment, seed) for i in chosen]
+            pictures = torch.cat(stacks).to(device)
+            if transform is not None:
+                pictures = transform(pictures)
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
-                latents = autoencoder.encode(torch.cat(stacks).to(device)).latent * scale
+                latents = autoencoder.encode(pictures).latent * scale
             parts = latents.to("cpu", torch.float16).chunk(len(chosen))
             for i, part in zip(chosen, parts, strict=True):
                 done[i] = part.flatten()

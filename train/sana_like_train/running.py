@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import logging
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ import platformdirs
 import torch
 
 from sana_like.autoencoders.dc_ae import AutoencoderDC
+from sana_like.transformers.controlnet import SanaControlNetModel
 from sana_like.transformers.image import SanaTransformer2DModel
-from sana_like.weights.hub import resolve_folder
 from sana_like_train import checkpoint
-from sana_like_train.config import AutoencoderTask, ConfigError, Recipe, TextToImageTask
+from sana_like_train.components import pipeline_index
+from sana_like_train.config import AutoencoderTask, ConfigError, LoRA, Recipe
+from sana_like_train.exporting import ADAPTER
 from sana_like_train.loop import Result, Trainer
 from sana_like_train.reading import dump, resolve
 from sana_like_train.tasks.autoencoder import AutoencoderTraining
@@ -69,6 +71,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "recipe.yaml").write_text(dump(resolved), encoding="utf-8")
     if latest:
+        _tell_changes(latest, resolved)
         trainer.resume(latest)
     return trainer.fit()
 
@@ -115,8 +118,24 @@ def build_task(recipe: Recipe) -> TrainingTask:
         return AutoencoderTraining(recipe, model)
     model = build_model(SanaTransformer2DModel, recipe.task.model, _transformer_source(recipe))
     _checkpointing(model, recipe)
-    _adapt(model, recipe.task)
-    return TextToImageTraining(recipe, model, pick_device(recipe.train.device))
+    controlnet = None
+    if recipe.task.lora is not None:
+        _add_lora(model, recipe.task.lora)
+    if recipe.task.control is not None:
+        controlnet = SanaControlNetModel.from_transformer(model, recipe.task.control.num_layers)
+        _checkpointing(controlnet, recipe)
+        model.requires_grad_(False).eval()
+    device = pick_device(recipe.train.device)
+    return TextToImageTraining(recipe, model, controlnet, device)
+
+
+def _tell_changes(path: Path, recipe: Recipe) -> None:
+    """Logs what differs from the recipe that a checkpoint was written with."""
+    before = (path / "recipe.yaml").read_text(encoding="utf-8").splitlines()
+    lines = difflib.unified_diff(before, dump(recipe).splitlines(), lineterm="", n=0)
+    changes = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+    if changes:
+        logger.warning("the recipe has changed since %s: %s", path.name, "; ".join(changes))
 
 
 def pick_device(name: str) -> torch.device:
@@ -129,24 +148,20 @@ def pick_device(name: str) -> torch.device:
 
 
 def _transformer_source(recipe: Recipe) -> str | None:
-    """`train.init_from`, or the transformer inside it where that is a pipeline folder."""
+    """`train.init_from`, or the transformer inside it where that is a pipeline."""
     source = recipe.train.init_from
-    if source is None:
-        return None
-    inside = resolve_folder(source) / "transformer"
-    return str(inside) if inside.is_dir() else source
+    index = pipeline_index(source)
+    return source if index is None else str(index.folder / "transformer")
 
 
-def _adapt(model: SanaTransformer2DModel, task: TextToImageTask) -> None:
-    if task.lora is None:
-        return
+def _add_lora(model: SanaTransformer2DModel, lora: LoRA) -> None:
+    """Freezes the model and adds adapters to the layers whose names end in `target_modules`."""
     from peft import LoraConfig
 
-    lora = task.lora
     targets = list(lora.target_modules)
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets)
     model.requires_grad_(False)
-    model.add_adapter(config)
+    model.add_adapter(config, adapter_name=ADAPTER)
 
 
 def build_model(cls: Any, config: dict[str, Any], init_from: str | None) -> Any:
@@ -160,7 +175,7 @@ def build_model(cls: Any, config: dict[str, Any], init_from: str | None) -> Any:
     legal = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
     for key in config:
         if key not in legal:
-            close = get_close_matches(key, legal, n=1)
+            close = difflib.get_close_matches(key, legal, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise ConfigError(f"task.model.{key}: {cls.__name__} has no such key{hint}")
     if init_from is None:

@@ -13,7 +13,6 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from sana_like.text.settings import TextSettings
 from sana_like_train.cache import fingerprint, read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -88,27 +87,3 @@ def _encode(texts: list[str], encoder: PromptEncoder) -> dict[str, Tensor]:
     lengths = torch.tensor([len(rows) for rows in features])
     offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
     return {"rows": torch.cat(features), "offsets": offsets}
-
-
-def load_encoder(name: str, settings: TextSettings, device: torch.device) -> PromptEncoder:
-    """A text encoder in bf16: the embedded one by name, or a pipeline or model folder's.
-
-    Args:
-        name: `smollm2`, or a folder with `tokenizer/` and `text_encoder/` inside.
-        settings: how prompts are read.
-        device: where it computes.
-    """
-    from sana_like.text.encoder import PromptEncoder
-
-    if name == "smollm2":
-        from sana_like.text.smollm2 import load_smollm2
-
-        return PromptEncoder(*load_smollm2(torch.bfloat16, device), settings)
-    from transformers import AutoModel, AutoTokenizer
-
-    options = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = AutoTokenizer.from_pretrained(Path(name) / "tokenizer", **options)
-    model = AutoModel.from_pretrained(
-        Path(name) / "text_encoder", dtype=torch.bfloat16, use_safetensors=True, **options
-    )
-    return PromptEncoder(tokenizer, model.to(device).eval(), settings)

@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from sana_like import AutoencoderDC
-from sana_like.text.settings import TextSettings
 from sana_like_train import latents as latents_module
 from sana_like_train.cache import picture_array, square_rgba
-from sana_like_train.config import Augment, TimeSampling
+from sana_like_train.components import load_text_encoder
+from sana_like_train.config import Augment, TextToImageTask, TimeSampling
 from sana_like_train.data.records import load_records
 from sana_like_train.latents import moved, pack_latents
 from sana_like_train.tasks.base import Position, SampleOrder, derived_seed
-from sana_like_train.tasks.text_to_image import sample_sigmas, sheet
-from sana_like_train.text_features import load_encoder, pack_texts
+from sana_like_train.tasks.flow_matching import sample_sigmas
+from sana_like_train.tasks.text_to_image import sheet
+from sana_like_train.text_features import pack_texts
 
 
 def test_every_epoch_is_a_permutation_and_processes_share_it() -> None:
@@ -129,10 +130,16 @@ def test_moved_pictures() -> None:
 def test_packed_text_equals_the_encoder_and_pads_with_a_mask(
     tiny_text_encoder: Path, tmp_path: Path
 ) -> None:
-    settings = TextSettings(
-        instruction="a emoji of", max_sequence_length=12, rms_normalize=True, selection="prompt"
+    task = TextToImageTask(
+        text_encoder=str(tiny_text_encoder),
+        text_settings={
+            "instruction": "a emoji of",
+            "max_sequence_length": 12,
+            "rms_normalize": True,
+            "selection": "prompt",
+        },
     )
-    encoder = load_encoder(str(tiny_text_encoder), settings, torch.device("cpu"))
+    encoder = load_text_encoder(task, None, torch.device("cpu"))
     texts = ["thing 1 , 3d", "", "a thing", "thing 1 , 3d"]
     packed = pack_texts(texts, encoder, tmp_path)
     embeds, mask = packed.batch(["thing 1 , 3d", "", "a thing"])

@@ -13,7 +13,8 @@ from PIL import Image
 
 from sana_like import AutoencoderDC
 from sana_like_train import checkpoint
-from sana_like_train.config import ConfigError
+from sana_like_train.components import load_text_encoder
+from sana_like_train.config import ConfigError, TextToImageTask
 from sana_like_train.loop import NonFiniteLossError
 from sana_like_train.running import export, run
 from sana_like_train.tasks.autoencoder import AutoencoderTraining
@@ -215,17 +216,15 @@ def test_an_exported_transformer_makes_pictures(
     flow_recipe: dict[str, Any], write_recipe: Write, tmp_path: Path
 ) -> None:
     from sana_like_pipelines import SanaPipeline
-    from sana_like_train.text_features import load_encoder
 
     run(write_recipe(flow_recipe), runs=tmp_path)
     export("tiny-flow", tmp_path / "out", runs=tmp_path)
-    from sana_like.text.settings import TextSettings
-
-    settings = TextSettings.from_dict(flow_recipe["task"]["text_settings"])
-    encoder = load_encoder(flow_recipe["task"]["text_encoder"], settings, torch.device("cpu"))
+    task = TextToImageTask.model_validate(flow_recipe["task"])
+    encoder = load_text_encoder(task, None, torch.device("cpu"))
     pipe = SanaPipeline.from_pretrained(
         tmp_path / "out", tokenizer=encoder.tokenizer, text_encoder=encoder.text_encoder.float()
     )
+    assert pipe.text_settings == encoder.settings
     picture = pipe("thing 1 , 3d", height=32, width=32, num_inference_steps=2).images[0]
     assert picture.size == (32, 32)
 

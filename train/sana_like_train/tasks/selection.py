@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from sana_like_train.config import ConfigError, DataConfig
 from sana_like_train.data.captions import Caption
+from sana_like_train.data.packs import PACKS, find_pack
 from sana_like_train.data.records import Record, load_records
 from sana_like_train.data.split import load_split
 
@@ -25,7 +26,8 @@ def select_records(config: DataConfig) -> Parts:
     Raises:
         ConfigError: nothing is left to train on.
     """
-    records = load_records(config.source)
+    source = find_pack(config.source) if config.source in PACKS else config.source
+    records = load_records(source)
     if config.caption is not None:
         given = (Caption(config.caption),)
         records = [r if r.captions else replace(r, captions=given) for r in records]

@@ -1,151 +1,131 @@
-"""Training of the transformer by flow matching, on cached latents and text features."""
+"""Training of the transformer, of adapters and of ControlNets, on cached latents and text."""
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sana_like.autoencoders.dc_ae import AutoencoderDC
-from sana_like.schedulers.flow import add_noise, euler_update, make_sigmas, shift_sigma
-from sana_like.text.settings import TextSettings, embedded_settings, published_settings
-from sana_like.transformers.image import SanaTransformer2DModel
+from sana_like.schedulers.flow import add_noise, euler_update, make_sigmas
 from sana_like_train.cache import cache_folder
-from sana_like_train.config import ConfigError, Recipe, TextToImageTask, TimeSampling
+from sana_like_train.components import load_autoencoder, load_text_encoder, pipeline_index
+from sana_like_train.config import ConfigError, Recipe, TextToImageTask
+from sana_like_train.control import edges
 from sana_like_train.data.buckets import BucketBatchSampler, make_buckets, nearest_bucket
 from sana_like_train.data.captions import choose_caption
 from sana_like_train.data.records import Record
-from sana_like_train.latents import pack_latents
+from sana_like_train.latents import PackedLatents, pack_latents
 from sana_like_train.tasks.base import Batch, Position, TrainingTask, derived_seed
+from sana_like_train.tasks.flow_matching import FlowMatchingObjective, sample_sigmas
 from sana_like_train.tasks.selection import evenly, select_records
-from sana_like_train.text_features import load_encoder, pack_texts
+from sana_like_train.text_features import pack_texts
 
-logger = logging.getLogger(__name__)
-
-_TIMESTEPS = 1000  # the model's time runs from 0 to this
 _MEASURE_BATCH = 32
 _MEASURE_SIGMAS = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
-
-
-def sample_sigmas(config: TimeSampling, count: int, generator: torch.Generator) -> Tensor:
-    """Noise levels `[count]` in (0, 1): logit-normal, then shifted (SANA, section 3.4)."""
-    normal = torch.randn(count, generator=generator) * config.std + config.mean
-    return shift_sigma(torch.sigmoid(normal), config.shift)
-
-
-class FlowMatchingObjective(nn.Module):
-    """Mean squared error of the predicted velocity `v = noise - x0`.
-
-    With `contrastive_weight` w, `w * |prediction - v of another sample|^2` is subtracted, which
-    keeps velocities of different captions apart (Stoica et al. 2025, contrastive flow matching).
-    """
-
-    def __init__(self, model: SanaTransformer2DModel, contrastive_weight: float = 0.0) -> None:
-        super().__init__()
-        self.model = model
-        self.contrastive_weight = contrastive_weight
-
-    def forward(self, batch: dict[str, Tensor]) -> dict[str, Any]:
-        """To the loop's dictionary.
-
-        Args:
-            batch: `latents`, `noise` `[B, Z, y, x]`, `sigmas` `[B]`, `text` `[B, L, C]`,
-                `text_mask` `[B, L]`.
-        """
-        latents, noise, sigmas = batch["latents"], batch["noise"], batch["sigmas"]
-        noisy = add_noise(latents, noise, sigmas[:, None, None, None])
-        output = self.model(
-            noisy,
-            batch["text"],
-            _TIMESTEPS * sigmas,
-            encoder_attention_mask=batch["text_mask"],
-        ).sample.float()
-        velocity = noise - latents
-        error = (output - velocity).square().mean((1, 2, 3))
-        per_sample = error
-        if self.contrastive_weight:
-            other = (output - velocity.roll(1, 0)).square().mean((1, 2, 3))
-            per_sample = error - self.contrastive_weight * other
-        logs = {"flow": error.mean().detach()}
-        return {"loss": per_sample.mean(), "per_sample": per_sample, "logs": logs, "carry": {}}
-
-
-def text_settings(config: TextToImageTask) -> TextSettings:
-    """How the recipe's model reads prompts."""
-    given = config.text_settings
-    if isinstance(given, dict):
-        return TextSettings.from_dict(given)
-    return embedded_settings() if given == "embedded" else published_settings()
+_COLUMNS = 8
 
 
 class TextToImageTraining(TrainingTask):
-    """The text-to-image task of a recipe; see `config.TextToImageTask`."""
+    """The text-to-image task of a recipe; see `config.TextToImageTask`.
+
+    Args:
+        recipe: the resolved recipe.
+        model: the transformer.
+        controlnet: the ControlNet to train in its place, or none.
+        device: where latents and text features are computed.
+    """
 
     higher_is_better = False
 
-    def __init__(self, recipe: Recipe, model: SanaTransformer2DModel, device: torch.device) -> None:
+    def __init__(
+        self, recipe: Recipe, model: Any, controlnet: Any | None, device: torch.device
+    ) -> None:
         config = recipe.task
         assert isinstance(config, TextToImageTask)
         self.config = config
         self.metric = config.metric
         self.seed = recipe.train.seed
+        self.batch_size = recipe.train.batch_size
+        self.half = recipe.train.precision == "bf16"
+        self.folder = cache_folder(recipe.data.cache_dir)
+        self.pipeline = pipeline_index(recipe.train.init_from)
+        self._choose_records(recipe)
+        self._read_text(device)
+        self.autoencoder: Any = load_autoencoder(config, self.pipeline, device)
+        ratio = self.autoencoder.spatial_compression_ratio
+        self.buckets = make_buckets(recipe.data.resolution**2, ratio * model.config.patch_size)
+        self._read_latents()
+        self._sampler: BucketBatchSampler | None = None
+        self._epoch: tuple[int, list[Any]] = (-1, [])
+        self.exported = (controlnet if controlnet is not None else model).train()
+        self.objective: Any = FlowMatchingObjective(model, controlnet, config.contrastive_weight)
+
+    def _choose_records(self, recipe: Recipe) -> None:
         parts = select_records(recipe.data)
+        count = self.config.evaluate_pictures
         self.records = parts.train
-        count = config.evaluate_pictures
         self.measured: dict[str, list[Record]] = {"train": evenly(parts.train, count)}
         for name, records in (("composition", parts.composition), ("held_out", parts.held_out)):
             if records:
                 self.measured[name] = evenly(records, count)
-        self.folder = cache_folder(recipe.data.cache_dir)
-        self._read_text(device)
-        self._read_latents(recipe, device)
-        self.batch_size = recipe.train.batch_size
-        self._sampler: BucketBatchSampler | None = None
-        self._epoch: tuple[int, list[Any]] = (-1, [])
-        self.exported = model.train()
-        self.objective = FlowMatchingObjective(model, config.contrastive_weight)
-
-    def _read_text(self, device: torch.device) -> None:
-        config = self.config
+        names = ["flow_loss", *(f"flow_loss_{name}" for name in self.measured)]
+        if self.metric not in names:
+            raise ConfigError(
+                f"task.metric is {self.metric!r}; measured are {', '.join(names)} "
+                "(composition and held_out need data.split)"
+            )
         silent = [record.key for record in self.records if not record.captions]
         if silent:
             raise ConfigError(
                 f"{len(silent)} pictures have no caption, first {silent[0]!r}; put a .txt beside "
                 "each, or give data.caption for all of them"
             )
-        encoder = load_encoder(config.text_encoder, text_settings(config), device)
-        held_out = [record for records in self.measured.values() for record in records]
+
+    def _read_text(self, device: torch.device) -> None:
+        measured = [record for records in self.measured.values() for record in records]
         texts = [caption.text for record in self.records for caption in record.captions]
-        texts += [record.captions[0].text for record in held_out]
-        self.text = pack_texts(["", *config.sample_prompts, *texts], encoder, self.folder)
+        texts += [record.captions[0].text for record in measured]
+        encoder = load_text_encoder(self.config, self.pipeline, device)
+        self.text = pack_texts(["", *self.config.sample_prompts, *texts], encoder, self.folder)
 
-    def _read_latents(self, recipe: Recipe, device: torch.device) -> None:
-        config = self.config
-        vae = AutoencoderDC.from_pretrained(config.autoencoder, dtype=torch.float32)
-        self.autoencoder = vae.to(device).requires_grad_(False)
-        side = recipe.data.resolution
-        self.buckets = make_buckets(side * side, vae.spatial_compression_ratio)
-        half = recipe.train.precision == "bf16"
+    def _read_latents(self) -> None:
+        plain = self.config.augment.model_copy(update={"variants": 0})
 
-        def pack(records: list[Record], variants: bool) -> Any:
-            sizes = [self.buckets[nearest_bucket(r.picture_size(), self.buckets)] for r in records]
-            augment = config.augment.model_copy(update={} if variants else {"variants": 0})
-            return sizes, pack_latents(
-                records, sizes, vae, augment, self.folder, seed=self.seed, half=half
+        def pack(
+            records: list[Record], augmented: bool, transform: Callable[[Tensor], Tensor] | None
+        ) -> PackedLatents:
+            return pack_latents(
+                records,
+                self._sizes(records),
+                self.autoencoder,
+                self.config.augment if augmented else plain,
+                self.folder,
+                seed=self.seed,
+                half=self.half,
+                transform=transform,
             )
 
-        self.sizes, self.latents = pack(self.records, True)
-        self.measured_latents = {name: pack(some, False)[1] for name, some in self.measured.items()}
+        self.latents = pack(self.records, True, None)
+        self.measured_latents = {n: pack(r, False, None) for n, r in self.measured.items()}
+        self.controls: PackedLatents | None = None
+        self.measured_controls: dict[str, PackedLatents] = {}
+        if self.config.control is not None:
+            self.controls = pack(self.records, True, edges)
+            self.measured_controls = {n: pack(r, False, edges) for n, r in self.measured.items()}
+
+    def _sizes(self, records: list[Record]) -> list[tuple[int, int]]:
+        buckets = self.buckets
+        return [buckets[nearest_bucket(r.picture_size(), buckets)] for r in records]
 
     def _indices(self, position: Position) -> tuple[int, ...]:
         if self._sampler is None:
             self._sampler = BucketBatchSampler(
-                self.sizes,
+                self._sizes(self.records),
                 self.buckets,
                 self.batch_size,
                 seed=self.seed,
@@ -176,8 +156,7 @@ class TextToImageTraining(TrainingTask):
         if config.augment.variants:
             moved = rng.random(len(indices)) < config.augment.probability
             variants = moved * rng.integers(1, config.augment.variants + 1, len(indices))
-        pairs = zip(indices, variants.tolist(), strict=True)
-        latents = torch.stack([self.latents.get(index, variant) for index, variant in pairs])
+        latents = self.latents.stack(indices, variants.tolist())
         embeds, mask = self.text.batch(texts)
         tensors = {
             "latents": latents,
@@ -186,6 +165,8 @@ class TextToImageTraining(TrainingTask):
             "text": embeds,
             "text_mask": mask,
         }
+        if self.controls is not None:
+            tensors["control"] = self.controls.stack(indices, variants.tolist())
         return Batch([record.key for record in records], tensors)
 
     def evaluate(self, device: torch.device) -> dict[str, float]:
@@ -194,63 +175,65 @@ class TextToImageTraining(TrainingTask):
         return {"flow_loss": float(np.mean(list(measures.values()))), **measures}
 
     def _flow_loss(self, name: str, device: torch.device) -> float:
-        records, latents = self.measured[name], self.measured_latents[name]
+        latents = self.measured_latents[name]
         by_shape: dict[tuple[int, ...], list[int]] = {}
         for index, shape in enumerate(latents.shapes):
             by_shape.setdefault(shape, []).append(index)
-        losses = []
+        losses: list[float] = []
         for members in by_shape.values():
             for start in range(0, len(members), _MEASURE_BATCH):
-                chosen = members[start : start + _MEASURE_BATCH]
-                x0 = torch.stack([latents.get(index) for index in chosen]).to(device)
-                text = self.text.batch([records[index].captions[0].text for index in chosen])
-                losses += self._losses(x0, text, chosen, device)
+                losses += self._losses(name, members[start : start + _MEASURE_BATCH], device)
         return float(np.mean(losses))
 
-    def _losses(
-        self, x0: Tensor, text: tuple[Tensor, Tensor], chosen: list[int], device: torch.device
-    ) -> list[float]:
-        """Losses of some pictures, each at every level, its noise drawn from its own index."""
-        embeds, mask = text[0].to(device), text[1].to(device)
-        context = self.exported.prepare_text(embeds, mask)
+    def _losses(self, name: str, chosen: list[int], device: torch.device) -> list[float]:
+        """Losses of some pictures of a part at every level; noise depends on the picture alone."""
+        x0 = self.measured_latents[name].stack(chosen).to(device)
+        control = None
+        if name in self.measured_controls:
+            control = self.measured_controls[name].stack(chosen).to(device)
+        texts = [self.measured[name][index].captions[0].text for index in chosen]
+        embeds, mask = (tensor.to(device) for tensor in self.text.batch(texts))
         losses: list[float] = []
         for level, sigma in enumerate(_MEASURE_SIGMAS):
-            noise = torch.stack(
-                [torch.randn(x0.shape[1:], generator=_generator(index, level)) for index in chosen]
-            ).to(device)
+            noise = _noise(x0.shape[1:], [(index, level) for index in chosen]).to(device)
+            sigmas = torch.full((len(chosen),), sigma, device=device)
             noisy = add_noise(x0, noise, sigma)
-            output = self.exported(noisy, context, _TIMESTEPS * sigma).sample.float()
+            output = self.objective.predict(noisy, sigmas, embeds, mask, control)
             losses += (output - (noise - x0)).square().mean((1, 2, 3)).tolist()
         return losses
 
     def sample_sheet(self, device: torch.device) -> Tensor:
-        """Pictures of the sample prompts (or of some captions), eight in a row, Euler steps."""
-        captions = [record.captions[0].text for record in evenly(self.measured["train"], 16)]
-        prompts = list(self.config.sample_prompts) or captions
-        side = self.buckets[nearest_bucket((1, 1), self.buckets)]
-        ratio = self.autoencoder.spatial_compression_ratio
-        shape = (self.autoencoder.config["latent_channels"], side[0] // ratio, side[1] // ratio)
-        x = torch.stack(
-            [torch.randn(shape, generator=_generator(i, 0)) for i in range(len(prompts))]
-        ).to(device)
-        embeds, mask = self.text.batch([""] * len(prompts) + prompts)
-        context = self.exported.prepare_text(embeds.to(device), mask.to(device))
-        shift = self.config.sample_shift
-        sigmas = make_sigmas(self.config.sample_steps, shift=shift, grid="nvlabs").tolist()
-        for sigma, sigma_next in pairwise(sigmas):
-            both = self.exported(torch.cat([x, x]), context, _TIMESTEPS * sigma).sample.float()
-            empty, full = both.chunk(2)
-            velocity = empty + self.config.sample_guidance * (full - empty)
+        """Pictures of the sample prompts (or of some captions), eight in a row, Euler steps.
+
+        With a ControlNet: captions and controls of training pictures, which share the first shape.
+        """
+        config, latents = self.config, self.measured_latents["train"]
+        alike = [i for i, shape in enumerate(latents.shapes) if shape == latents.shapes[0]]
+        alike = alike[: 2 * _COLUMNS]
+        captions = [self.measured["train"][i].captions[0].text for i in alike]
+        prompts, control, shape = captions, None, latents.shapes[0]
+        if self.controls is not None:
+            control = self.measured_controls["train"].stack(alike).repeat(2, 1, 1, 1).to(device)
+        elif config.sample_prompts:
+            prompts = list(config.sample_prompts)
+        x = _noise(shape, [(index,) for index in range(len(prompts))]).to(device)
+        both = self.text.batch([""] * len(prompts) + prompts)
+        embeds, mask = (tensor.to(device) for tensor in both)
+        sigmas = make_sigmas(config.sample_steps, shift=config.sample_shift, grid="nvlabs")
+        for sigma, sigma_next in pairwise(sigmas.tolist()):
+            levels = torch.full((len(embeds),), sigma, device=device)
+            output = self.objective.predict(torch.cat([x, x]), levels, embeds, mask, control)
+            empty, full = output.chunk(2)
+            velocity = empty + config.sample_guidance * (full - empty)
             x = euler_update(x, velocity, sigma, sigma_next)
-        scale = self.autoencoder.config["scaling_factor"]
-        pictures = self.autoencoder.decode(x / scale).sample.float().clamp(-1, 1).cpu()
-        return sheet(pictures, columns=8)
+        decoded = self.autoencoder.decode(x / self.autoencoder.config.scaling_factor).sample
+        return sheet(decoded.float().clamp(-1, 1).cpu(), _COLUMNS)
 
     def export(self, folder: Path, *, int8: bool = False) -> None:
-        """Writes a pipeline folder: transformer, scheduler, index; embedded parts by name."""
-        from sana_like_train.exporting import write_pipeline
+        """Writes a pipeline, an adapter or a ControlNet; see `exporting`."""
+        from sana_like_train.exporting import export_text_to_image
 
-        write_pipeline(self, folder, int8=int8)
+        export_text_to_image(self, folder, int8=int8)
 
 
 def sheet(pictures: Tensor, columns: int) -> Tensor:
@@ -261,5 +244,13 @@ def sheet(pictures: Tensor, columns: int) -> Tensor:
     return torch.cat(rows, dim=1)
 
 
-def _generator(*counters: int) -> torch.Generator:
-    return torch.Generator().manual_seed(derived_seed(0, "measure", *counters))
+def _noise(shape: tuple[int, ...], counters: list[tuple[int, ...]]) -> Tensor:
+    """Noise of fixed measures and samples, one draw for each tuple of counters."""
+    return torch.stack(
+        [
+            torch.randn(
+                shape, generator=torch.Generator().manual_seed(derived_seed(0, "measure", *some))
+            )
+            for some in counters
+        ]
+    )
