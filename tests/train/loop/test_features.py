@@ -159,6 +159,10 @@ def test_noise_levels_follow_the_shifted_logit_normal() -> None:
     assert plain.median().item() == pytest.approx(0.5, abs=0.01)
     inner = (plain > torch.sigmoid(torch.tensor(-1.0))) & (plain < torch.sigmoid(torch.tensor(1.0)))
     assert inner.float().mean().item() == pytest.approx(0.6827, abs=0.01)
+    batches = torch.stack([sample_sigmas(TimeSampling(), 4, generator) for _ in range(5000)])
+    quartiles = torch.sigmoid(torch.tensor([-0.67449, 0.0, 0.67449]))
+    assert (torch.bucketize(batches, quartiles).sort().values == torch.arange(4)).all()
+    assert batches[:, 0].median().item() == pytest.approx(0.5, abs=0.03)
     shifted = sample_sigmas(TimeSampling(shift=3.0), 20_000, generator)
     assert shifted.median().item() == pytest.approx(0.75, abs=0.01)
 

@@ -16,9 +16,16 @@ TIMESTEPS = 1000  # the model's time runs from 0 to this
 
 
 def sample_sigmas(config: TimeSampling, count: int, generator: torch.Generator) -> Tensor:
-    """Noise levels `[count]` in (0, 1): logit-normal, then shifted (SANA, section 3.4)."""
-    normal = torch.randn(count, generator=generator) * config.std + config.mean
-    return shift_sigma(torch.sigmoid(normal), config.shift)
+    """Noise levels `[count]` in (0, 1): logit-normal, then shifted (SANA, section 3.4).
+
+    Stratified: one level from each of `count` equally probable intervals, in random order, so that
+    every batch sees the whole range (Kingma et al. 2021, "Variational diffusion models", appendix
+    I.1). Each level by itself has the plain distribution.
+    """
+    place = torch.randperm(count, generator=generator, dtype=torch.float64)
+    within = torch.rand(count, generator=generator, dtype=torch.float64)
+    normal = torch.special.ndtri((place + within) / count).clamp(-8, 8)
+    return shift_sigma(torch.sigmoid(normal * config.std + config.mean), config.shift).float()
 
 
 class FlowMatchingObjective(nn.Module):
