@@ -256,6 +256,8 @@ class TextToImageTask(Section):
             pipeline's.
         text_settings: `embedded`, `published`, or keys of `sana_like.text.TextSettings`; none
             takes the pipeline's.
+        fit_text_input: start a new model's caption projection on text features of zero mean and
+            unit variance, and its text at full strength; see `text_features.fit_text_input`.
         caption_dropout: probability of the empty caption (classifier-free guidance).
         time: how noise levels are drawn.
         augment: latent variants.
@@ -275,6 +277,7 @@ class TextToImageTask(Section):
     autoencoder: str | None = None
     text_encoder: str | None = None
     text_settings: Literal["embedded", "published"] | dict[str, Any] | None = None
+    fit_text_input: bool = False
     caption_dropout: float = Field(default=0.1, ge=0, le=1)
     time: TimeSampling = TimeSampling()
     augment: Augment = Augment()

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 
 import torch
 from filelock import FileLock
-from torch import Tensor
+from torch import Tensor, nn
 
 from sana_like_train.cache import fingerprint, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from sana_like.text.encoder import PromptEncoder
+    from sana_like.transformers.image import SanaTransformer2DModel
 
 logger = logging.getLogger(__name__)
 
 _CHUNK = 256
+_LEAST_STD = 0.1
 
 
 @dataclass(frozen=True)
@@ -87,3 +89,26 @@ def _encode(texts: list[str], encoder: PromptEncoder) -> dict[str, Tensor]:
     lengths = torch.tensor([len(rows) for rows in features])
     offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
     return {"rows": torch.cat(features), "offsets": offsets}
+
+
+@torch.no_grad()
+def fit_text_input(model: SanaTransformer2DModel, text: PackedText) -> None:
+    """Start a new model's caption projection where these texts differ.
+
+    Decoder features share a large constant vector, and the published start weighs text by 0.01
+    (SANA, section 3.3), which calms a billion parameters and slows a small model down. Here the
+    first linear layer begins on features of zero mean and unit variance, and the text's norm
+    begins at one.
+
+    Args:
+        model: changed in place.
+        text: features of the captions that it will be trained on.
+    """
+    rows = text.rows.float()  # [T, C]
+    std = rows.std(dim=0).clamp_min(_LEAST_STD)
+    first, second = model.caption_projection.linear_1, model.caption_projection.linear_2
+    nn.init.xavier_uniform_(first.weight)
+    nn.init.xavier_uniform_(second.weight)
+    first.weight.div_(std.to(first.weight))
+    first.bias.copy_(-(first.weight @ rows.mean(dim=0).to(first.weight)))
+    nn.init.ones_(model.caption_norm.weight)

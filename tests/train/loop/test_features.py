@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sana_like import AutoencoderDC
+from sana_like import AutoencoderDC, SanaTransformer2DModel
 from sana_like_train import latents as latents_module
 from sana_like_train.cache import picture_array, square_rgba
 from sana_like_train.components import load_text_encoder
@@ -18,7 +18,7 @@ from sana_like_train.latents import moved, pack_latents
 from sana_like_train.tasks.base import Position, SampleOrder, derived_seed
 from sana_like_train.tasks.flow_matching import sample_sigmas
 from sana_like_train.tasks.text_to_image import sheet
-from sana_like_train.text_features import pack_texts
+from sana_like_train.text_features import PackedText, fit_text_input, pack_texts
 
 
 def test_every_epoch_is_a_permutation_and_processes_share_it() -> None:
@@ -171,3 +171,30 @@ def test_a_sheet_fills_its_last_row_with_white() -> None:
     out = sheet(torch.zeros(3, 3, 2, 2), columns=2)
     assert out.shape == (3, 4, 4)
     assert out[:, :2].abs().sum() == 0 and (out[:, 2:, 2:] == 1).all()
+
+
+def test_text_input_starts_on_what_differs_between_texts() -> None:
+    """A constant channel and the scale of the others must not reach the first activation."""
+    torch.manual_seed(0)
+    rows = torch.randn(400, 24) * torch.linspace(0.2, 3, 24)
+    rows[:, 5] = 15.0 + 0.2 * torch.randn(400)
+    text = PackedText({}, rows.bfloat16(), torch.tensor([0]))
+    model = SanaTransformer2DModel(
+        in_channels=4,
+        out_channels=4,
+        num_attention_heads=2,
+        attention_head_dim=8,
+        num_layers=1,
+        num_cross_attention_heads=2,
+        cross_attention_head_dim=8,
+        cross_attention_dim=16,
+        caption_channels=24,
+        sample_size=4,
+    )
+    before = model.caption_projection.linear_1(rows)
+    fit_text_input(model, text)
+    after = model.caption_projection.linear_1(text.rows.float())
+    assert before.mean(0).abs().max() > 0.1  # the constant channel dominated
+    assert after.mean(0).abs().max() < 1e-2
+    assert 0.5 < after.std(0).mean() < 2
+    assert (model.caption_norm.weight == 1).all()

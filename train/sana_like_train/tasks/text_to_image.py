@@ -23,7 +23,7 @@ from sana_like_train.latents import PackedLatents, pack_latents
 from sana_like_train.tasks.base import Batch, Position, TrainingTask, derived_seed
 from sana_like_train.tasks.flow_matching import FlowMatchingObjective, sample_sigmas
 from sana_like_train.tasks.selection import evenly, select_records
-from sana_like_train.text_features import pack_texts
+from sana_like_train.text_features import fit_text_input, pack_texts
 
 _MEASURE_BATCH = 32
 _MEASURE_SIGMAS = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
@@ -56,6 +56,8 @@ class TextToImageTraining(TrainingTask):
         self.pipeline = pipeline_index(recipe.train.init_from)
         self._choose_records(recipe)
         self._read_text(device)
+        if config.fit_text_input and recipe.train.init_from is None:
+            fit_text_input(model, self.text)
         self.autoencoder: Any = load_autoencoder(config, self.pipeline, device)
         ratio = self.autoencoder.spatial_compression_ratio
         self.buckets = make_buckets(recipe.data.resolution**2, ratio * model.config.patch_size)
