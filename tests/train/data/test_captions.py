@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from sana_like_train.data.captions import (
+    OTHER_LANGUAGES,
     Caption,
     choose_caption,
     emoji_captions,
@@ -28,13 +29,13 @@ def test_first_caption_is_label_and_style_and_has_most_weight() -> None:
 
 
 def test_forms_of_an_emoji() -> None:
-    texts = [caption.text for caption in emoji_captions(APPLE)]
+    texts = [c.text for c in emoji_captions(APPLE, languages=OTHER_LANGUAGES)]
     assert len(set(texts)) == len(texts)
     assert {"a red apple, 3d", "red apple, diet, 3d", "manzana roja, 3d", "赤リンゴ, 3d"} <= set(
         texts
     )
     assert "red apple, Apple, 3d" not in texts  # says nothing that the label does not
-    assert not any("manzana" in c.text for c in emoji_captions(APPLE, languages=()))
+    assert not any("manzana" in c.text for c in emoji_captions(APPLE))
 
 
 def test_typographic_quotes_become_typed_ones() -> None:

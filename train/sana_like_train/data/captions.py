@@ -80,12 +80,13 @@ def emoji_prompt(label: str, style: str) -> str:
 
 
 def emoji_captions(
-    metadata: Mapping[str, Any], *, languages: Sequence[str] = OTHER_LANGUAGES
+    metadata: Mapping[str, Any], *, languages: Sequence[str] = ()
 ) -> tuple[Caption, ...]:
     """Return the caption variants of one picture of an emoji pack.
 
     `metadata` is the picture's JSON: `style`, `en` with `label` and `tags`, and the same for other
-    languages. The first caption is the main one. Equal texts are merged, their weights added.
+    `languages`, whose labels are used where asked for: the embedded text encoder reads English, and
+    captions that it cannot read would take from those that it can. The first caption is the main one. Equal texts are merged, their weights added.
     """
     style = str(metadata["style"])
     label = plain_label(metadata["en"]["label"])
