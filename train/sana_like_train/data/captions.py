@@ -86,7 +86,8 @@ def emoji_captions(
 
     `metadata` is the picture's JSON: `style`, `en` with `label` and `tags`, and the same for other
     `languages`, whose labels are used where asked for: the embedded text encoder reads English, and
-    captions that it cannot read would take from those that it can. The first caption is the main one. Equal texts are merged, their weights added.
+    captions that it cannot read would take from those that it can. The first caption is the main
+    one. Equal texts are merged, their weights added.
     """
     style = str(metadata["style"])
     label = plain_label(metadata["en"]["label"])
