@@ -151,19 +151,21 @@ class MultiscaleLinearAttention(nn.Module):
 
 
 def quadratic_attention(query: Tensor, key: Tensor, value: Tensor, eps: float = 1e-15) -> Tensor:
-    """The same attention with explicit scores, normalised over keys in fp32.
+    """The same attention with explicit scores; all sums in fp32, where half precision overflows.
 
     Args:
         query, key, value: `[B, N, G, D]`.
         eps: added to the normaliser.
 
     Returns:
-        `[B, N, G, D]`.
+        `[B, N, G, D]` in the dtype of `value`.
     """
-    scores = torch.einsum("bngd,bmgd->bgnm", query.relu(), key.relu())
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    scores = scores / (scores.sum(-1, keepdim=True) + eps)
-    return torch.einsum("bgnm,bmgd->bngd", scores.to(value.dtype), value)
+    wide = torch.promote_types(query.dtype, torch.float32)
+    # Autocast would take the fp32 sums back to half precision.
+    with torch.autocast(query.device.type, enabled=False):
+        scores = torch.einsum("bngd,bmgd->bgnm", query.to(wide).relu(), key.to(wide).relu())
+        scores = scores / (scores.sum(-1, keepdim=True) + eps)
+        return torch.einsum("bgnm,bmgd->bngd", scores, value.to(wide)).to(value.dtype)
 
 
 class EfficientViTBlock(nn.Module):

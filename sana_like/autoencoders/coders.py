@@ -22,17 +22,25 @@ from sana_like.autoencoders.blocks import (
 from sana_like.layers.norm import channel_norm
 
 
-def _per_stage(value: str | Sequence[str], stages: int) -> Sequence[str]:
-    return (value,) * stages if isinstance(value, str) else value
+def _per_stage(name: str, value: str | Sequence[str], stages: int) -> Sequence[str]:
+    """One `value` for each stage; raises ValueError for a list of another length."""
+    if isinstance(value, str):
+        return (value,) * stages
+    if len(value) != stages:
+        raise ValueError(
+            f"{name} has {len(value)} entries for {stages} stages: give one for all, or {stages}"
+        )
+    return value
 
 
-def _first_deep_stage(block_types: Sequence[str]) -> int:
+def _first_deep_stage(block_types: Sequence[str], layers: Sequence[int]) -> int:
     """First stage that is worked on whole when tiling.
 
     Attention reads the whole picture, so tiles of it would differ from the whole. Stages with
     attention and those at 1/8 and below are small: a picture has 1/64 as many cells there.
     """
-    attention = [i for i, kind in enumerate(block_types) if kind == "EfficientViTBlock"]
+    kinds = enumerate(zip(block_types, layers, strict=True))
+    attention = [i for i, (kind, blocks) in kinds if blocks and kind == "EfficientViTBlock"]
     return min([3, len(block_types) - 1, *attention])
 
 
@@ -78,7 +86,7 @@ class Encoder(_Checkpointed):
     ) -> None:
         super().__init__()
         stages = len(widths)
-        block_types = _per_stage(block_types, stages)
+        block_types = _per_stage("encoder_block_types", block_types, stages)
         self.conv_in: nn.Module
         if layers[0] > 0 or resample_empty_stages:
             self.conv_in = Conv3x3(in_channels, widths[0])
@@ -103,7 +111,7 @@ class Encoder(_Checkpointed):
             self.down_blocks.append(nn.Sequential(*stage))
         self.conv_out = Conv3x3(widths[-1], latent_channels)
         self.out_shortcut = out_shortcut
-        self.split = _first_deep_stage(block_types)
+        self.split = _first_deep_stage(block_types, layers)
 
     def shallow(self, x: Tensor) -> Tensor:
         """The stages above the split, convolutions only: `[B, Y, X, in]` to features."""
@@ -153,8 +161,9 @@ class Decoder(_Checkpointed):
     ) -> None:
         super().__init__()
         stages = len(widths)
-        block_types = _per_stage(block_types, stages)
-        norm_types, act_fns = _per_stage(norm_types, stages), _per_stage(act_fns, stages)
+        block_types = _per_stage("decoder_block_types", block_types, stages)
+        norm_types = _per_stage("decoder_norm_types", norm_types, stages)
+        act_fns = _per_stage("decoder_act_fns", act_fns, stages)
         self.conv_in = Conv3x3(latent_channels, widths[-1])
         self.in_shortcut_repeats = widths[-1] // latent_channels if in_shortcut else 0
         self.up_blocks = nn.ModuleList()
@@ -184,7 +193,7 @@ class Decoder(_Checkpointed):
             self.conv_out = Conv3x3(width, out_channels)
         else:
             self.conv_out = UpBlock(width, out_channels, interpolate, shortcut=False)
-        self.split = _first_deep_stage(block_types)
+        self.split = _first_deep_stage(block_types, layers)
 
     def deep(self, z: Tensor) -> Tensor:
         """The stages below the split: `[B, y, x, Z]` to features."""

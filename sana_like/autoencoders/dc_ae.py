@@ -5,7 +5,7 @@ Legend: `B` batch, `Y`, `X` picture, `y`, `x` latent grid, `C` channels, `Z` lat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -48,7 +48,8 @@ class AutoencoderDC(StrictModel):
         resample_empty_stages: stages without blocks still halve or double the grid.
 
     Raises:
-        ValueError: per-stage lists of different lengths, or unknown kinds of blocks or norms.
+        ValueError: per-stage lists of different lengths, unknown kinds of blocks, norms or steps,
+            or a shortcut at the latent between widths that do not divide each other.
     """
 
     _supports_gradient_checkpointing = True
@@ -85,14 +86,7 @@ class AutoencoderDC(StrictModel):
         resample_empty_stages: bool = False,
     ) -> None:
         super().__init__()
-        _check_stages(
-            encoder_block_out_channels=encoder_block_out_channels,
-            encoder_layers_per_block=encoder_layers_per_block,
-            encoder_qkv_multiscales=encoder_qkv_multiscales,
-            decoder_block_out_channels=decoder_block_out_channels,
-            decoder_layers_per_block=decoder_layers_per_block,
-            decoder_qkv_multiscales=decoder_qkv_multiscales,
-        )
+        _check_config(self.config)
         self.encoder = Encoder(
             in_channels,
             latent_channels,
@@ -154,21 +148,28 @@ class AutoencoderDC(StrictModel):
 
         Args:
             tile_sample_min_height, tile_sample_min_width: pictures larger than this, in pixels,
-                are tiled; default 1024.
+                are tiled; default: as set before, at first 1024.
             tile_sample_stride_height, tile_sample_stride_width: pixels that one tile delivers;
-                default as above.
+                default: as many.
 
         Raises:
             ValueError: a size is not a positive multiple of the compression ratio.
         """
         ratio = self.spatial_compression_ratio
-        height = tile_sample_min_height or self.tile_sample_min_height
-        width = tile_sample_min_width or self.tile_sample_min_width
-        stride_height = tile_sample_stride_height or height
-        stride_width = tile_sample_stride_width or width
+        height, width = (
+            size if wish is None else wish
+            for wish, size in (
+                (tile_sample_min_height, self.tile_sample_min_height),
+                (tile_sample_min_width, self.tile_sample_min_width),
+            )
+        )
+        stride_height = height if tile_sample_stride_height is None else tile_sample_stride_height
+        stride_width = width if tile_sample_stride_width is None else tile_sample_stride_width
         for size in (height, width, stride_height, stride_width):
-            if size < ratio or size % ratio:
-                raise ValueError(f"tile sizes must be positive multiples of {ratio} px, got {size}")
+            if not isinstance(size, int) or size < ratio or size % ratio:
+                raise ValueError(
+                    f"tile sizes must be positive multiples of {ratio} px, got {size!r}"
+                )
         self.tile_sample_min_height, self.tile_sample_min_width = height, width
         self.tile_sample_stride_height, self.tile_sample_stride_width = stride_height, stride_width
         self.use_tiling = True
@@ -272,7 +273,30 @@ class AutoencoderDC(StrictModel):
             )
 
 
-def _check_stages(**lists: Sequence[Any]) -> None:
-    lengths = {name: len(value) for name, value in lists.items()}
-    if len(set(lengths.values())) != 1:
-        raise ValueError(f"an autoencoder needs one entry per stage in each list, got {lengths}")
+def _check_config(config: Any) -> None:
+    stages = {
+        key: len(config[key])
+        for side in ("encoder", "decoder")
+        for key in (
+            f"{side}_block_out_channels",
+            f"{side}_layers_per_block",
+            f"{side}_qkv_multiscales",
+        )
+    }
+    if len(set(stages.values())) != 1:
+        raise ValueError(f"an autoencoder needs one entry per stage in each list, got {stages}")
+    for key, kinds in (
+        ("upsample_block_type", ("pixel_shuffle", "interpolate")),
+        ("downsample_block_type", ("pixel_unshuffle", "conv")),
+    ):
+        if config[key] not in kinds:
+            raise ValueError(f"{key} is {config[key]!r}; it must be {' or '.join(kinds)}")
+    for key, widths in (
+        ("encoder_out_shortcut", config.encoder_block_out_channels),
+        ("decoder_in_shortcut", config.decoder_block_out_channels),
+    ):
+        if config[key] and widths[-1] % config.latent_channels:
+            raise ValueError(
+                f"{key} needs a last stage whose width is a multiple of latent_channels, got "
+                f"widths {tuple(widths)} and {config.latent_channels}; set {key}=False"
+            )

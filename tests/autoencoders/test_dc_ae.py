@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sana_like.autoencoders.blocks import quadratic_attention
 from sana_like.autoencoders.dc_ae import AutoencoderDC
 from sana_like.autoencoders.presets import AUTOENCODER_PRESETS, autoencoder_preset
 
@@ -168,6 +169,37 @@ def test_gradient_checkpointing_gives_the_same_gradients(tiny: AutoencoderDC) ->
 def test_wrong_pictures_are_refused(tiny: AutoencoderDC, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="encode needs pictures"):
         tiny.encode(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("size", [1.0, 64.0, 300.0])
+def test_large_activations_do_not_overflow_small_grids(dtype: torch.dtype, size: float) -> None:
+    query = torch.full((1, 16, 2, 32), size, dtype=dtype)
+    value = torch.full_like(query, 3.0)
+    out = quadratic_attention(query, query, value)
+    assert out.dtype == dtype
+    assert torch.allclose(out.float(), torch.full(out.shape, 3.0), rtol=0.01)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        again = quadratic_attention(query, query, value)
+    assert torch.equal(again, out)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"upsample_block_type": "bilinear"}, "upsample_block_type is 'bilinear'"),
+        ({"downsample_block_type": "pool"}, "downsample_block_type is 'pool'"),
+        ({"encoder_block_types": ("ResBlock",) * 7}, "encoder_block_types has 7 entries for 6"),
+        ({"decoder_block_types": ("ResBlock",)}, "decoder_block_types has 1 entries"),
+        ({"decoder_norm_types": ("rms_norm",) * 5}, "decoder_norm_types has 5 entries"),
+        ({"decoder_act_fns": ("silu",) * 8}, "decoder_act_fns has 8 entries"),
+        ({"latent_channels": 3}, "encoder_out_shortcut=False"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(change: dict[str, Any], message: str) -> None:
+    config = reduced(autoencoder_preset("dc-ae-f32c32-sana-1.1").config)
+    with pytest.raises(ValueError, match=message):
+        AutoencoderDC(**config | change)
 
 
 def test_wrong_configs_are_refused() -> None:

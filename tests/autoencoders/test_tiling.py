@@ -124,3 +124,34 @@ def test_tiles_off_the_grid_are_refused() -> None:
         autoencoder.enable_tiling(500, 512)
     with pytest.raises(ValueError, match="multiples of 32"):
         autoencoder.enable_tiling(512, 512, 100, 512)
+    for size in (0, -32, 512.0):
+        with pytest.raises(ValueError, match="multiples of 32"):
+            autoencoder.enable_tiling(size, 512)  # type: ignore[arg-type]
+    assert not autoencoder.use_tiling
+
+
+@pytest.mark.parametrize("kind", ["ResBlock", "EfficientViTBlock"])
+@torch.no_grad()
+def test_an_empty_first_stage_of_any_kind_is_tiled(kind: str) -> None:
+    torch.manual_seed(0)
+    autoencoder = AutoencoderDC(
+        latent_channels=4,
+        attention_head_dim=4,
+        encoder_block_types=(kind, "ResBlock", "EfficientViTBlock"),
+        decoder_block_types=(kind, "ResBlock", "EfficientViTBlock"),
+        **{
+            f"{side}_{key}": value
+            for side in ("encoder", "decoder")
+            for key, value in {
+                "block_out_channels": (4, 8, 8),
+                "layers_per_block": (0, 1, 1),
+                "qkv_multiscales": ((), (), (5,)),
+            }.items()
+        },  # type: ignore[arg-type]
+    ).eval()
+    latents = torch.randn(1, 4, 9, 5)
+    whole = autoencoder.decode(latents).sample
+    encoded = autoencoder.encode(whole).latent
+    autoencoder.enable_tiling(16, 16, 12, 8)
+    assert (autoencoder.decode(latents).sample - whole).norm() / whole.norm() < 1e-5
+    assert (autoencoder.encode(whole).latent - encoded).norm() / encoded.norm() < 1e-5
