@@ -133,6 +133,23 @@ def export_weights(
         typer.echo(str(export(run, folder, which=which, runs=runs, int8=int8)))
 
 
+@app.command("card")
+def write_model_card(
+    run: Annotated[str, typer.Argument(help="Name of a run, or its folder.")],
+    folder: Annotated[Path, typer.Argument(help="The model folder exported from it.")],
+    report: Annotated[Path, typer.Option("--report", help="JSON of this model's evaluation.")],
+    which: Annotated[str, typer.Option("--which", help="best or latest.")] = "latest",
+    runs: RunsFolder = None,
+) -> None:
+    """Write the card of an exported model from its run and its evaluation."""
+    with extra("train"):
+        from sana_like_train.cards import write_card
+        from sana_like_train.running import runs_folder
+
+        base = Path(run) if Path(run).is_dir() else (runs or runs_folder()) / run
+        typer.echo(str(write_card(folder, base, report, which=which)))
+
+
 def _log_to_stderr() -> None:
     import logging
 

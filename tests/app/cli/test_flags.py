@@ -28,6 +28,7 @@ FLAGS = {
     "train data": "--output",
     "train evaluate": "--pack --output --model --limit --device",
     "train export": "--which --int8 --runs",
+    "train card": "--report --which --runs",
 }
 
 

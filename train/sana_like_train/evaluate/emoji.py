@@ -41,6 +41,8 @@ STYLE_BAR = 0.90
 COMPOSITION_BAR = 0.40  # of the reconstructions' concept score
 GROUP_BAR = 0.44
 _SHEET_PICTURES = 64
+# Of each part, what the README shows: (count, mark behind the prompt).
+_SHOWN = {"seen": (32, ""), "composition": (8, " *"), "unseen": (8, " **")}
 
 Progress = Callable[[int, int], None]
 
@@ -65,7 +67,8 @@ def evaluate_emoji(
     Args:
         model: embedded name, folder or hub id of a `SanaPipeline`.
         pack: the emoji pack that the pictures are compared with.
-        output: folder for `emoji.json`, a sheet `emoji-PART.png` for each part, and the pictures.
+        output: folder for `emoji.json`, a sheet `emoji-PART.png` for each part, an overview
+            `emoji-sheet.png`, and the pictures.
         limit: use only so many prompts of each part, spread over it; None uses all.
         device, dtype: where and in what the pipeline runs.
         batch_size: pictures generated at once.
@@ -116,9 +119,24 @@ def evaluate_emoji(
             side=128,
         )
         save_png(sheet, written / f"emoji-{part}.png")
+    save_png(_overview(pictures, chosen), written / "emoji-sheet.png")
     report["reached"] = _reached(report)
     write_json(written / "emoji.json", report)
     return report
+
+
+def _overview(
+    pictures: dict[str, list[Image.Image]], chosen: dict[str, list[EvalPrompt]]
+) -> Image.Image:
+    """A sheet of pictures spread over the lists, not picked; `*` marks a held-out style of a
+    concept, `**` a held-out concept.
+    """
+    images, labels = [], []
+    for part, (count, mark) in _SHOWN.items():
+        for index in spread(range(len(chosen[part])), count):
+            images.append(pictures[part][index])
+            labels.append(chosen[part][index].prompt + mark)
+    return contact_sheet(images, labels, columns=8, side=128)
 
 
 def _sources(folder: Path, device: str) -> dict[str, Any]:
