@@ -132,7 +132,7 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin):
             layers = choose_layers(arguments["pag_applied_layers"], blocks)
         return Guidance(
             scale=arguments["guidance_scale"],
-            interval=tuple(arguments["guidance_interval"]),
+            interval=arguments["guidance_interval"],
             pag_scale=pag_scale,
             pag_adaptive_scale=arguments["pag_adaptive_scale"],
             pag_layers=layers,

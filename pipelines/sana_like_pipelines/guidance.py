@@ -50,15 +50,17 @@ class Guidance:
     def __post_init__(self) -> None:
         for name in ("scale", "pag_scale", "pag_adaptive_scale"):
             value = getattr(self, name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not (number and math.isfinite(value)):
+            if not (_is_number(value) and math.isfinite(value)):
                 raise ValueError(f"guidance: {name}={value!r} must be a finite number")
         if self.pag_scale < 0 or self.pag_adaptive_scale < 0:
             raise ValueError("pag_scale and pag_adaptive_scale must be 0 or more")
-        start, end = self.interval
-        if not 0 <= start <= end <= 1:
+        interval = self.interval
+        pair = (
+            isinstance(interval, Sequence) and len(interval) == 2 and all(map(_is_number, interval))
+        )
+        if not pair or not 0 <= interval[0] <= interval[1] <= 1:
             raise ValueError(
-                f"guidance_interval={self.interval} must be (start, end) with "
+                f"guidance_interval={interval!r} must be (start, end) with "
                 "0 <= start <= end <= 1, as fractions of the steps"
             )
 
@@ -109,6 +111,10 @@ class Guidance:
         if "perturbed" in parts:
             result = result + pag * (prompt - parts["perturbed"])
         return result
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class BranchTexts:
@@ -167,7 +173,10 @@ def choose_layers(wish: int | str | Iterable[int | str] | None, num_layers: int)
     chosen: set[int] = set()
     for item in [wish] if isinstance(wish, (int, str)) else wish:
         # The end is anchored and a digit may not go before: "1" and "blocks.1" do not mean 10.
-        pattern = re.compile(rf"(?<!\d)(?:{item})$")
+        try:
+            pattern = re.compile(rf"(?<!\d)(?:{item})$")
+        except re.error as error:
+            raise ValueError(f"pag_applied_layers: {item!r} is no expression: {error}") from error
         found = {i for i in range(num_layers) if pattern.search(f"transformer_blocks.{i}")}
         if not found:
             raise ValueError(

@@ -44,9 +44,14 @@ class FromPicture(FlowPipeline):
         of steps, and every strength below 1 keeps some of the picture.
 
         Raises:
-            ValueError: a strength outside (0, 1], or a sampler that takes no levels.
+            ValueError: a strength outside (0, 1], or a sampler that is none of this package's.
         """
         self._check_fit()
+        if not hasattr(self.scheduler, "fresh"):
+            raise ValueError(
+                f"{type(self.scheduler).__name__} cannot start from a picture exactly; use a "
+                "scheduler of sana_like.schedulers, such as from_published(scheduler.config)"
+            )
         a = call.arguments
         strength = a["strength"]
         if isinstance(strength, bool) or not isinstance(strength, (int, float)):
@@ -58,7 +63,12 @@ class FromPicture(FlowPipeline):
             config = self.scheduler.config
             shift = config.get("flow_shift", config.get("shift", 1.0))
             steps = max(round(strength * choice["num_inference_steps"]), 1)
-            grid = make_sigmas(steps, shift=shift, grid=config.get("sigma_grid", "dpm"))
+            grid = make_sigmas(
+                steps,
+                shift=shift,
+                grid=config.sigma_grid,
+                num_train_timesteps=config.num_train_timesteps,
+            )
             levels = shift_sigma(strength * unshift_sigma(grid, shift), shift)
             choice = {"sigmas": levels[:-1].tolist()}
         return SchedulerRun(self.scheduler, call.noise, call.device, choice)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
 from sana_like_pipelines.media import read_mask, read_picture
+from sana_like_pipelines.sizes import cover
 
 Picture = Image.Image | np.ndarray | Tensor | str | Path
 Pictures = Picture | Sequence[Picture]
@@ -67,16 +67,8 @@ def same_size(name: str, pictures: Sequence[Tensor]) -> tuple[int, int]:
 
 def fit(picture: Tensor, height: int, width: int) -> Tensor:
     """Resize `[1, C, Y, X]` so that it covers `height` x `width`, and cut the middle of it."""
-    old_height, old_width = picture.shape[-2:]
-    if (old_height, old_width) == (height, width):
-        return picture
-    ratio = max(height / old_height, width / old_width)
-    size = (max(round(old_height * ratio), height), max(round(old_width * ratio), width))
-    resized = F.interpolate(picture, size=size, mode="bicubic", antialias=True).clamp(
-        float(picture.min()), float(picture.max())
-    )
-    above, left = (size[0] - height) // 2, (size[1] - width) // 2
-    return resized[..., above : above + height, left : left + width]
+    low, high = float(picture.min()), float(picture.max())
+    return cover(picture, height, width, mode="bicubic").clamp(low, high)
 
 
 def for_prompts(name: str, pictures: Sequence[Tensor], prompts: int) -> Tensor:

@@ -48,9 +48,7 @@ class PictureSize:
         """`[B, C, work_height, work_width]` to `[B, C, height, width]`: the middle of it."""
         if self.exact:
             return picture
-        above = (self.work_height - self.height) // 2
-        left = (self.work_width - self.width) // 2
-        return picture[..., above : above + self.height, left : left + self.width]
+        return _middle(picture, self.height, self.width)
 
 
 @dataclass(frozen=True)
@@ -59,28 +57,52 @@ class BinnedSize(PictureSize):
 
     def pad(self, picture: Tensor) -> Tensor:
         """Resize to cover the size worked on, and cut to it."""
-        return _cover(picture, self.work_height, self.work_width)
+        return cover(picture, self.work_height, self.work_width)
 
     def deliver(self, picture: Tensor) -> Tensor:
         """Resize to cover the size asked for, and cut to it."""
-        return _cover(picture, self.height, self.width)
+        return cover(picture, self.height, self.width)
 
 
-def _cover(picture: Tensor, height: int, width: int) -> Tensor:
-    old_height, old_width = picture.shape[-2:]
-    if (old_height, old_width) == (height, width):
+def cover(picture: Tensor, height: int, width: int, mode: str = "bilinear") -> Tensor:
+    """Resize `[B, C, Y, X]` so that it covers `height` x `width`, and cut the middle of it.
+
+    Args:
+        picture: any floating dtype; the work is done in fp32.
+        height, width: of the result, in pixels.
+        mode: `bilinear` or `bicubic`; the latter can leave the range of the picture.
+    """
+    if tuple(picture.shape[-2:]) == (height, width):
         return picture
+    old_height, old_width = (
+        _worth_resizing(side, other, wish, other_wish)
+        for side, other, wish, other_wish in (
+            (picture.shape[-2], picture.shape[-1], height, width),
+            (picture.shape[-1], picture.shape[-2], width, height),
+        )
+    )
+    picture = _middle(picture, old_height, old_width)
     # Whole numbers throughout: the side that limits comes out exactly, the other no smaller.
     if height * old_width >= width * old_height:
         size = (height, -(-old_width * height // old_height))
     else:
         size = (-(-old_height * width // old_width), width)
-    dtype = picture.dtype
     resized = F.interpolate(
-        picture.float(), size=size, mode="bilinear", align_corners=False, antialias=True
-    ).to(dtype)
-    above, left = (size[0] - height) // 2, (size[1] - width) // 2
-    return resized[..., above : above + height, left : left + width]
+        picture.float(), size=size, mode=mode, align_corners=False, antialias=True
+    ).to(picture.dtype)
+    return _middle(resized, height, width)
+
+
+def _worth_resizing(side: int, other: int, wish: int, other_wish: int) -> int:
+    """Pixels of a side to resize: of a long strip only the middle, of which the rest is cut."""
+    wanted = -(-wish * other // other_wish)
+    # Twice as much leaves the edges of the cut far outside of what is kept.
+    return min(side, 2 * wanted + 8 + side % 2)
+
+
+def _middle(picture: Tensor, height: int, width: int) -> Tensor:
+    above, left = (picture.shape[-2] - height) // 2, (picture.shape[-1] - width) // 2
+    return picture[..., above : above + height, left : left + width]
 
 
 def check_side(name: str, value: object, grid: int) -> int:

@@ -88,10 +88,12 @@ class SchedulerRun:
         self.scheduler = fresh_scheduler(scheduler)
         known = inspect.signature(self.scheduler.set_timesteps).parameters
         unknown = [name for name in choice if name not in known]
-        if unknown:
+        # diffusers' own schedulers shift levels that are given once more, or read them wrongly.
+        own = hasattr(scheduler, "fresh")
+        if unknown or (not own and "num_inference_steps" not in choice):
             raise ValueError(
-                f"{type(scheduler).__name__} takes no {', '.join(unknown)}; use a scheduler of "
-                "sana_like.schedulers"
+                f"{type(scheduler).__name__} takes no {', '.join(unknown or choice)}; use a "
+                "scheduler of sana_like.schedulers, such as from_published(scheduler.config)"
             )
         self.scheduler.set_timesteps(device=device, **choice)
         self.timesteps: Tensor = self.scheduler.timesteps

@@ -39,9 +39,7 @@ class TextReading(SanaLifecycle):
         if max_sequence_length is not None:
             settings = replace(settings, max_sequence_length=max_sequence_length)
         if complex_human_instruction != INSTRUCTION_OF_MODEL:
-            lines = complex_human_instruction or None
-            text = lines if lines is None or isinstance(lines, str) else "\n".join(lines)
-            settings = replace(settings, instruction=text)
+            settings = replace(settings, instruction=_instruction(complex_human_instruction))
         return settings
 
     def encode_prompt(
@@ -90,3 +88,15 @@ class TextReading(SanaLifecycle):
             encoder = PromptEncoder(self.tokenizer, self.text_encoder, settings)
             self._prompt_encoder = (key, encoder)
         return self._prompt_encoder[1]
+
+
+def _instruction(lines: Sequence[str] | str | None) -> str | None:
+    if not lines:
+        return None
+    if isinstance(lines, str):
+        return lines
+    if not all(isinstance(line, str) for line in lines):
+        raise ValueError(
+            f"complex_human_instruction={lines!r}: give a text, a list of lines, or None"
+        )
+    return "\n".join(lines)

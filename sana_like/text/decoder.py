@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -60,7 +60,7 @@ class PrefixDecoder:
         # Releases of transformers 5 differ in the name of this argument.
         names = inspect.signature(type(self.model).forward).parameters
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
-        self._prefix: tuple[tuple[int, ...], torch.device, torch.Tensor, DynamicCache] | None = None
+        self._prefix: tuple[tuple[Any, ...], torch.Tensor, DynamicCache] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -133,12 +133,13 @@ class PrefixDecoder:
     ) -> tuple[torch.Tensor, DynamicCache]:
         from transformers import DynamicCache
 
-        if self._prefix is None or self._prefix[:2] != (prefix, device):
+        kept_for = (prefix, device, self.dtype)
+        if self._prefix is None or self._prefix[0] != kept_for:
             cache = DynamicCache(config=self.model.config)
             ids = torch.tensor([prefix], device=device)
             head = self._forward(ids, torch.ones_like(ids), cache)[0]  # [P, C]
-            self._prefix = (prefix, device, head, cache)
-        return self._prefix[2], self._prefix[3]
+            self._prefix = (kept_for, head, cache)
+        return self._prefix[1:]
 
     def _forward(self, ids: torch.Tensor, mask: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
         """``ids [B, R]``, ``mask [B, P + R]`` -> ``[B, R, C]``; extends ``cache`` in place."""

@@ -49,12 +49,18 @@ class TextSettings:
     def __post_init__(self) -> None:
         if self.selection not in ("published", "prompt"):
             raise ValueError(f"selection is {self.selection!r}: it must be 'published' or 'prompt'")
-        if self.max_sequence_length < 2:
+        if not _is_count(self.max_sequence_length, least=2):
             raise ValueError(
-                f"max_sequence_length is {self.max_sequence_length}: it must be 2 or more"
+                f"max_sequence_length is {self.max_sequence_length!r}: it must be a whole number "
+                "of 2 or more"
             )
-        if self.hidden_layer is not None and self.hidden_layer < 0:
-            raise ValueError(f"hidden_layer is {self.hidden_layer}: count from 0, or give None")
+        if self.hidden_layer is not None and not _is_count(self.hidden_layer, least=0):
+            raise ValueError(f"hidden_layer is {self.hidden_layer!r}: count from 0, or give None")
+        if self.instruction is not None and not isinstance(self.instruction, str):
+            raise ValueError(f"instruction is {self.instruction!r}: it must be a text, or None")
+        for name in ("rms_normalize", "lowercase"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it must be true or false")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -72,6 +78,10 @@ class TextSettings:
         if unknown:
             raise ValueError(f"unknown text settings {unknown}; known: {sorted(known)}")
         return cls(**values)
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def published_settings(max_sequence_length: int = 300) -> TextSettings:

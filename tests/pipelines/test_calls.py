@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import diffusers
 import numpy as np
 import pytest
 import torch
@@ -317,6 +318,12 @@ class TestPrompts:
         ({"guidance_scale": "high"}, "guidance"),
         ({"guidance_scale": float("nan")}, "guidance"),
         ({"guidance_interval": (0.7, 0.2)}, "guidance_interval"),
+        ({"guidance_interval": (0.7,)}, "guidance_interval"),
+        ({"guidance_interval": 0.7}, "guidance_interval"),
+        ({"guidance_interval": ("0", "1")}, "guidance_interval"),
+        ({"max_sequence_length": "32"}, "max_sequence_length"),
+        ({"max_sequence_length": 32.0}, "max_sequence_length"),
+        ({"complex_human_instruction": [1, 2]}, "complex_human_instruction"),
         ({"pag_scale": -1.0}, "pag_scale"),
         ({"pag_scale": 1.0, "pag_applied_layers": 9}, "none of this model's blocks"),
         ({"eta": 0.5}, "eta"),
@@ -379,6 +386,15 @@ def test_every_sampler_at_any_step_count(sana, quick, name, steps):
     sana.scheduler = getattr(sana_like, name).from_config(sana.scheduler.config)
     out = sana("a", **quick | {"num_inference_steps": steps}, output_type="np")
     assert np.isfinite(out.images).all() and out.images.std() > 0.01
+
+
+def test_levels_of_ones_own_are_refused_where_they_would_be_shifted_again(sana, quick):
+    sana.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
+    assert len(sana("a", **quick).images) == 1
+    levels = {"sigmas": [0.9, 0.5]}, {"timesteps": [900.0, 500.0]}
+    for given in levels:
+        with pytest.raises(ValueError, match=r"FlowMatchEuler.*from_published"):
+            sana("a", **quick, **given)
 
 
 def test_scheduler_of_the_pipeline_is_not_touched(sana, quick):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import diffusers
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from sana_like import FlowDPMSolverScheduler
+from sana_like.schedulers.flow import shift_sigma, unshift_sigma
 from sana_like_pipelines import SanaImg2ImgPipeline, SanaInpaintPipeline
 from sana_like_pipelines.pictures import fit, read_pictures
 
@@ -84,6 +87,25 @@ class TestStrength:
 
         img2img.scheduler = getattr(sana_like, name).from_config(img2img.scheduler.config)
         assert img2img("a", image=picture(1), **quick).images[0].size == (32, 32)
+
+    @pytest.mark.parametrize("strength", [0.5, 1.0])
+    def test_samplers_that_cannot_start_in_the_middle_are_refused(self, img2img, quick, strength):
+        img2img.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
+        with pytest.raises(ValueError, match="from_published"):
+            img2img("a", image=picture(1), strength=strength, **quick)
+
+    def test_another_time_scale_keeps_the_first_level(self, img2img, quick):
+        img2img.scheduler = FlowDPMSolverScheduler(num_train_timesteps=100)
+        seen = []
+        img2img(
+            "a", image=picture(1), strength=0.5, **quick | {"num_inference_steps": 200},
+            callback_on_step_end=lambda p, i, t, _: seen.append(float(t)),
+        )  # fmt: skip
+        levels = FlowDPMSolverScheduler(num_train_timesteps=100)
+        levels.set_timesteps(100)
+        assert len(seen) == 100
+        half = unshift_sigma(float(levels.sigmas[0]), 3.0) / 2
+        assert seen[0] == pytest.approx(100 * shift_sigma(half, 3.0), rel=1e-6)
 
     @pytest.mark.parametrize("strength", [0, -0.1, 1.1, "0.5", None, True])
     def test_what_is_no_strength_is_refused(self, img2img, quick, strength):
@@ -233,3 +255,25 @@ class TestInpainting:
             inpaint("a", image=picture(1), mask_image=Image.new("L", (16, 16)), **quick)
         with pytest.raises(ValueError, match="mask_image"):
             inpaint("a", image=picture(1), **quick)
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 4000), (4000, 10), (31, 1001)])
+def test_long_strips_are_not_enlarged_whole(height, width, monkeypatch):
+    """Only the middle of a strip is kept, so only that is resized; the result is the same."""
+    rows, columns = torch.arange(height)[:, None], torch.arange(width)[None]
+    strip = (0.5 + 0.5 * torch.sin((rows + columns) / 9)).expand(1, 3, -1, -1)
+    ratio = max(64 / height, 64 / width)
+    size = (round(height * ratio), round(width * ratio))
+    whole = torch.nn.functional.interpolate(strip, size=size, mode="bicubic", antialias=True)
+    above, left = (size[0] - 64) // 2, (size[1] - 64) // 2
+    expected = whole[..., above : above + 64, left : left + 64]
+    resize, sizes = torch.nn.functional.interpolate, []
+
+    def spied(*args, **arguments):
+        sizes.append(arguments["size"])
+        return resize(*args, **arguments)
+
+    monkeypatch.setattr(torch.nn.functional, "interpolate", spied)
+    result = fit(strip, 64, 64)
+    assert (result - expected).abs().max() < 0.02
+    assert max(sizes[0]) < 300

@@ -76,6 +76,11 @@ def test_choice_of_layers(wish, expected):
     assert choose_layers(wish, 20) == expected
 
 
+def test_a_broken_expression_is_refused():
+    with pytest.raises(ValueError, match="no expression"):
+        choose_layers("blocks.(", 20)
+
+
 @pytest.mark.parametrize("wish", ["blocks.20", 20, -1, "attn", ["1", "x"]])
 def test_layers_that_do_not_exist(wish):
     with pytest.raises(ValueError, match="none of this model's blocks 0 to 19"):

@@ -162,6 +162,19 @@ def test_changed_weights_are_seen_after_forget(gemma_like_tokenizer, llama):
     assert encoder.fingerprint != PromptEncoder(gemma_like_tokenizer, llama, PROMPT).fingerprint
 
 
+def test_another_dtype_is_noticed_without_forget(gemma_like_tokenizer, llama):
+    import copy
+
+    cast = copy.deepcopy(llama)
+    encoder = PromptEncoder(gemma_like_tokenizer, cast, PROMPT)
+    encoder.encode(["a cat"])
+    cast.to(torch.bfloat16)
+    fresh = PromptEncoder(gemma_like_tokenizer, cast, PROMPT).encode(["a cat"]).embeds
+    again = encoder.encode(["a cat"]).embeds
+    assert again.dtype == torch.bfloat16
+    assert torch.equal(again, fresh)
+
+
 def test_features_can_be_trained_on(gemma_like_tokenizer, llama):
     embeds = PromptEncoder(gemma_like_tokenizer, llama, PROMPT).encode(["a cat"]).embeds
     weight = torch.ones(embeds.shape[-1], requires_grad=True)
@@ -184,6 +197,11 @@ def test_values_that_are_not_finite_are_refused(gemma_like_tokenizer, llama):
         ({"selection": "last"}, "selection"),
         ({"max_sequence_length": 1}, "max_sequence_length"),
         ({"hidden_layer": -1}, "hidden_layer"),
+        ({"hidden_layer": 3.0}, "hidden_layer"),
+        ({"max_sequence_length": "77"}, "max_sequence_length"),
+        ({"max_sequence_length": True}, "max_sequence_length"),
+        ({"instruction": 7}, "instruction"),
+        ({"lowercase": "yes"}, "lowercase"),
     ],
 )
 def test_settings_out_of_range_are_refused(values, message):
