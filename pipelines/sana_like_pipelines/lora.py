@@ -9,16 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sana_like.weights.lora import (
-    LoraReport,
-    fuse,
-    load_lora,
-    lora_scaled,
-    save_lora,
-    set_scale,
-    unfuse,
-    unload_lora,
-)
+from sana_like.weights.lora import LoraReport, lora_scaled
 from sana_like.weights.lora_layers import adapter_names, lora_layers
 
 
@@ -42,7 +33,7 @@ class LoraMixin:
                 or a state dict; keys as diffusers, PEFT or kohya write them.
             adapter_name: letters, digits, `_` and `-`; by default `default_0`, `default_1`, ...
             strict: whether one key that fits nothing is an error; else it is reported.
-            **hub_options: `revision`, `local_files_only`, `cache_dir`.
+            **hub_options: `weight_name`, `revision`, `local_files_only`, `cache_dir`.
 
         Returns:
             Which layers carry it, and what of the file fitted nothing.
@@ -50,15 +41,9 @@ class LoraMixin:
         Raises:
             WeightsError: see `sana_like.weights.lora.load_lora`. The model is then as before.
         """
-        if adapter_name is None:
-            taken = adapter_names(self.transformer)
-            adapter_name = next(
-                name for i in range(len(taken) + 1) if (name := f"default_{i}") not in taken
-            )
-        return load_lora(
-            self.transformer,
+        return self.transformer.load_lora_adapter(
             pretrained_model_name_or_path_or_dict,
-            adapter_name,
+            adapter_name=adapter_name,
             strict=strict,
             **hub_options,
         )
@@ -69,7 +54,7 @@ class LoraMixin:
         Raises:
             WeightsError: there is none.
         """
-        unload_lora(self.transformer)
+        self.transformer.unload_lora()
 
     def delete_adapters(self, adapter_names: str | Sequence[str]) -> None:
         """Take off some adapters.
@@ -77,8 +62,7 @@ class LoraMixin:
         Raises:
             WeightsError: no adapter of a name.
         """
-        for name in [adapter_names] if isinstance(adapter_names, str) else adapter_names:
-            unload_lora(self.transformer, name)
+        self.transformer.delete_adapters(adapter_names)
 
     def set_adapters(
         self,
@@ -91,16 +75,7 @@ class LoraMixin:
             ValueError: numbers of names and weights differ.
             WeightsError: no adapter of a name, or an adapter is fused.
         """
-        names = [adapter_names] if isinstance(adapter_names, str) else list(adapter_names)
-        weights = [1.0] * len(names) if adapter_weights is None else adapter_weights
-        weights = [weights] * len(names) if isinstance(weights, (int, float)) else list(weights)
-        if len(names) != len(weights):
-            raise ValueError(f"{len(weights)} weights were given for {len(names)} adapters")
-        chosen = dict(zip(names, weights, strict=True))
-        set_scale(
-            self.transformer,
-            {name: 0.0 for name in self.get_list_adapters()["transformer"]} | chosen,
-        )
+        self.transformer.set_adapters(adapter_names, adapter_weights)
 
     def get_list_adapters(self) -> dict[str, list[str]]:
         """Names of all adapters, by component."""
@@ -122,8 +97,7 @@ class LoraMixin:
         Raises:
             WeightsError: no adapter, already fused, or a quantised weight.
         """
-        with lora_scaled(self.transformer, lora_scale):
-            fuse(self.transformer)
+        self.transformer.fuse_lora(lora_scale)
 
     def unfuse_lora(self) -> None:
         """Undo `fuse_lora`, bit for bit.
@@ -131,17 +105,21 @@ class LoraMixin:
         Raises:
             WeightsError: nothing is fused.
         """
-        unfuse(self.transformer)
+        self.transformer.unfuse_lora()
 
     def save_lora_weights(
-        self, save_directory: str | Path, adapter_name: str = "default_0"
+        self, save_directory: str | Path, adapter_name: str | None = None
     ) -> Path:
         """Write an adapter as a file that diffusers' pipelines read.
 
+        Args:
+            save_directory: folder, made if absent.
+            adapter_name: which of them; may be left out where there is one.
+
         Raises:
-            WeightsError: no adapter of this name.
+            WeightsError: no adapter of this name, or several and no name.
         """
-        return save_lora(self.transformer, save_directory, adapter_name)
+        return self.transformer.save_lora_adapter(save_directory, adapter_name)
 
     def lora_scales(self) -> dict[str, float]:
         """Weight of every active adapter, 1 as trained."""

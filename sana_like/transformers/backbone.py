@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self
 import torch
 from diffusers.hooks import FirstBlockCacheConfig
 from diffusers.hooks._helpers import TransformerBlockMetadata, TransformerBlockRegistry
-from diffusers.loaders import PeftAdapterMixin
 from diffusers.models.cache_utils import CacheMixin
 from diffusers.utils import apply_lora_scale
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from sana_like.layers.norm import RMSNorm
 from sana_like.layers.patch import PatchEmbed
 from sana_like.presets import preset
 from sana_like.transformers import cost
+from sana_like.transformers.adapters import AdapterMixin
 from sana_like.transformers.blocks import SanaTransformerBlock
 from sana_like.transformers.checks import check_attention_kwargs, check_config, check_latent
 from sana_like.transformers.offload import weights_present
@@ -33,7 +33,7 @@ CAPTION_NORM_EPS = 1e-5
 CAPTION_NORM_INIT = 0.01
 
 
-class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
+class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
     """Patch, time and text embeddings and the stack of blocks.
 
     Subclasses register their config, call `_build`, and write their own `forward`.
@@ -194,6 +194,18 @@ class SanaBackbone(StrictModel, CacheMixin, PeftAdapterMixin):
             )
         TransformerBlockRegistry.register(SanaTransformerBlock, TransformerBlockMetadata(0))
         super().enable_cache(config)
+
+    def set_attention_backend(self, backend: str) -> None:
+        """Accept `native` alone: no block asks diffusers which attention to run.
+
+        Raises:
+            ValueError: another backend, which would change nothing.
+        """
+        if backend != "native":
+            raise ValueError(
+                f"attention backend {backend!r} does not reach the blocks of "
+                f"{type(self).__name__}; legal: 'native'"
+            )
 
     @apply_lora_scale("attention_kwargs")
     def prepare_text(

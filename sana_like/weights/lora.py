@@ -79,7 +79,7 @@ def load_lora(
         source: see `read_lora`.
         adapter_name: letters, digits, `_` and `-`.
         strict: whether one key that fits nothing is an error; else such keys are in the report.
-        hub_options: `revision`, `local_files_only`, `cache_dir`.
+        hub_options: `weight_name`, `revision`, `local_files_only`, `cache_dir`.
 
     Raises:
         WeightsError: nothing fits (with counts), something does not in strict mode, a factor's

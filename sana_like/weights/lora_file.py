@@ -9,11 +9,12 @@ diffusers' metadata or with PEFT's `adapter_config.json`.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -67,11 +68,12 @@ def read_lora(source: str | Path | Mapping[str, Tensor], **hub_options: Any) -> 
     Args:
         source: a `.safetensors` file, a folder or hub id that holds `pytorch_lora_weights` or
             `adapter_model`, or a state dict.
-        hub_options: `revision`, `local_files_only`, `cache_dir` of `resolve_folder`.
+        hub_options: `weight_name`, the file's name where the folder or hub repository has several;
+            `revision`, `local_files_only`, `cache_dir` of `resolve_folder`.
 
     Raises:
         WeightsError: no such file, a broken file, a pickle, NaN or infinity in a factor, factors
-            of different rank, or a config that is no JSON object.
+            of different rank, an alpha that is not finite, or a config that is no JSON object.
     """
     if isinstance(source, Mapping):
         return _collect("the state dict", source, {})
@@ -123,12 +125,16 @@ def adapter_metadata(factors: Mapping[str, LoraFactors], prefix: str) -> dict[st
 
 def _lora_path(source: str | Path, hub_options: Mapping[str, Any]) -> Path:
     path = Path(source).expanduser()
+    options = dict(hub_options)
+    wanted = options.pop("weight_name", None)
+    if wanted is not None:
+        return _named_file(source, wanted, options)
     if path.suffix:
         refuse_pickle_name(path)
     if path.is_file() or path.suffix == ".safetensors":
         return path
     folder = resolve_folder(
-        source, allow_patterns=[LORA_FILE, PEFT_FILE, "adapter_config.json"], **hub_options
+        source, allow_patterns=[LORA_FILE, PEFT_FILE, "adapter_config.json"], **options
     )
     for name in (LORA_FILE, PEFT_FILE):
         if (folder / name).is_file():
@@ -138,6 +144,18 @@ def _lora_path(source: str | Path, hub_options: Mapping[str, Any]) -> Path:
         return single[0]
     names = listing([item.name for item in single]) or "none"
     raise WeightsError(f"{folder}: expected {LORA_FILE}; safetensors files in it: {names}.")
+
+
+def _named_file(source: str | Path, name: str, hub_options: Mapping[str, Any]) -> Path:
+    """The file `name` in a folder or hub repository; it may not lie elsewhere."""
+    refuse_pickle_name(Path(name))
+    if PurePosixPath(name).name != name or "\\" in name:
+        raise WeightsError(f"weight_name={name!r} must be the name of a file in {str(source)!r}.")
+    folder = resolve_folder(source, allow_patterns=[name, "adapter_config.json"], **hub_options)
+    if not (folder / name).is_file():
+        names = listing(sorted(item.name for item in folder.glob("*.safetensors"))) or "none"
+        raise WeightsError(f"{folder}: has no {name}; safetensors files in it: {names}.")
+    return folder / name
 
 
 def _settings(reader: WeightsReader, path: Path) -> dict[str, Any]:
@@ -160,7 +178,7 @@ def _collect(source: str, tensors: Mapping[str, Tensor], settings: dict[str, Any
             side = "down" if match["part"] in _DOWN else "up"
             halves.setdefault(match["layer"], {})[side] = (key, tensor)
         elif key.endswith(".alpha") and tensor.numel() == 1:
-            alphas[key.removesuffix(".alpha")] = (key, float(tensor))
+            alphas[key.removesuffix(".alpha")] = (key, _finite(float(tensor), f"{source}: {key}"))
         else:
             contents.leftover.append(key)
     for layer, pair in halves.items():
@@ -171,7 +189,7 @@ def _collect(source: str, tensors: Mapping[str, Tensor], settings: dict[str, Any
         _check_pair(source, layer, down, up)
         _, alpha = alphas.pop(layer, (None, None))
         if alpha is None:
-            alpha = _alpha_from(settings, layer, down.shape[0])
+            alpha = _alpha_from(source, settings, layer, down.shape[0])
         contents.factors[layer] = LoraFactors(down, up, alpha)
     contents.leftover += [key for key, _ in alphas.values()]
     return contents
@@ -188,7 +206,7 @@ def _check_pair(source: str, layer: str, down: Tensor, up: Tensor) -> None:
             raise WeightsError(f"{source}: {layer}: {name} holds NaN, infinity or no real numbers.")
 
 
-def _alpha_from(settings: Mapping[str, Any], layer: str, rank: int) -> float | None:
+def _alpha_from(source: str, settings: Mapping[str, Any], layer: str, rank: int) -> float | None:
     """Alpha of `layer` by PEFT's rules; rank-stabilised scaling is folded into it."""
     pattern = settings.get("alpha_pattern")
     found = settings.get("lora_alpha")
@@ -197,4 +215,11 @@ def _alpha_from(settings: Mapping[str, Any], layer: str, rank: int) -> float | N
             found = value
     if isinstance(found, bool) or not isinstance(found, (int, float)):
         return None
-    return found * rank**0.5 if settings.get("use_rslora") is True else float(found)
+    alpha = _finite(float(found), f"{source}: {layer}: lora_alpha")
+    return alpha * rank**0.5 if settings.get("use_rslora") is True else alpha
+
+
+def _finite(alpha: float, where: str) -> float:
+    if not math.isfinite(alpha):
+        raise WeightsError(f"{where} is {alpha}; it must be a finite number.")
+    return alpha

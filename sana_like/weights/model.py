@@ -115,6 +115,7 @@ class StrictModel(ModelMixin, ConfigMixin):
         self,
         save_directory: str | Path,
         *,
+        safe_serialization: bool = True,
         variant: str | None = None,
         max_shard_size: int | str = "10GB",
         int8: bool = False,
@@ -126,14 +127,18 @@ class StrictModel(ModelMixin, ConfigMixin):
 
         Args:
             save_directory: folder, made if absent.
+            safe_serialization: only `True`.
             variant: file variant, such as `fp16`.
             max_shard_size: bytes, or a text such as `5GB`; larger models are written in shards.
             int8: store matrices and kernels as int8 with a scale per output channel and the rest
                 as bfloat16, in one file that only this package reads; see `weights.int8`.
 
         Raises:
-            WeightsError: a LoRA or quantisation is still attached, or the folder is a file.
+            WeightsError: a LoRA or quantisation is still attached, the folder is a file, or pickled
+                weights were asked for.
         """
+        if not safe_serialization:
+            raise WeightsError("safe_serialization=False is not offered: weights are safetensors.")
         write_folder(
             Path(save_directory),
             published_state_dict(self),

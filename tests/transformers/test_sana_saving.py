@@ -10,6 +10,7 @@ import torch
 
 from sana_like.transformers.controlnet import SanaControlNetModel
 from sana_like.transformers.image import SanaTransformer2DModel
+from sana_like.weights.errors import WeightsError
 
 CASES = [
     {},
@@ -74,3 +75,11 @@ def test_controlnet_round_trip(narrow, shake, draw_inputs, tmp_path):
     ):
         assert torch.equal(ours, same)
         torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-5)
+
+
+def test_safe_serialization_is_accepted_and_pickles_are_refused(narrow, tmp_path):
+    model = SanaTransformer2DModel(**narrow)
+    model.save_pretrained(tmp_path, safe_serialization=True)
+    with pytest.raises(WeightsError, match="safe_serialization=False"):
+        model.save_pretrained(tmp_path / "pickled", safe_serialization=False)
+    assert not (tmp_path / "pickled").exists()
