@@ -174,10 +174,12 @@ def _scheduler(name: str, current: Any) -> Any:
         raise ValueError(
             f"this model is sampled by {type(current).__name__}, which --scheduler cannot replace"
         )
-    if name == "flow-dpm":
-        return sana_like.FlowDPMSolverScheduler(flow_shift=shift)
-    kinds = {"flow-euler": "FlowEulerScheduler", "flow-heun": "FlowHeunScheduler"}
-    return getattr(sana_like, kinds[name])(shift=shift)
+    kinds = {
+        "flow-dpm": "FlowDPMSolverScheduler",
+        "flow-euler": "FlowEulerScheduler",
+        "flow-heun": "FlowHeunScheduler",
+    }
+    return getattr(sana_like, kinds[name]).from_config(current.published_config())
 
 
 def _adapt(pipe: Any, adapters: Sequence[Adapter]) -> None:

@@ -97,7 +97,8 @@ class PictureRequest:
         _check_range("guidance scale", self.guidance_scale, 0, 100)
         _check_range("PAG scale", self.pag_scale, 0, 100)
         _check_range("control scale", self.control_scale, 0, 10)
-        _check_range("strength", self.strength, 0, 1)
+        if self.strength is not None and not 0 < self.strength <= 1:
+            raise ValueError(f"strength is {self.strength}; legal are numbers above 0, up to 1")
         if self.guidance_interval is not None:
             low, high = self.guidance_interval
             if not 0 <= low < high <= 1:

@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from sana_like import FlowDPMSolverScheduler, SCMScheduler
 from sana_like_app import generation
 from sana_like_app.request import PictureRequest
 from sana_like_app.setup import Placement, check_arguments, settings_of
@@ -50,3 +51,17 @@ def test_arguments_that_a_pipeline_lacks_are_named_by_their_option() -> None:
         check_arguments("SanaPipeline", ["controlnet_conditioning_scale"])
     with pytest.raises(ValueError, match="--negative-prompt"):
         check_arguments("SanaSprintPipeline", ["negative_prompt"])
+
+
+@pytest.mark.parametrize("name", ["flow-dpm", "flow-euler", "flow-heun"])
+def test_another_sampler_keeps_the_settings_of_the_models(name: str) -> None:
+    current = FlowDPMSolverScheduler(flow_shift=5.0, num_train_timesteps=500, solver_order=3)
+    chosen = generation._scheduler(name, current)
+    assert chosen.config.num_train_timesteps == 500
+    assert chosen.config.get("flow_shift", chosen.config.get("shift")) == 5.0
+    assert chosen.config.get("solver_order", 3) == 3
+
+
+def test_a_sampler_of_another_kind_is_not_replaced() -> None:
+    with pytest.raises(ValueError, match="SCMScheduler, which --scheduler cannot replace"):
+        generation._scheduler("flow-euler", SCMScheduler())

@@ -60,6 +60,8 @@ def test_sizes_that_cannot_be_meant_are_refused(text: str, message: str) -> None
         ({"mask": Path("m.png")}, "--mask needs --image"),
         ({"image": Path("missing.png")}, "'missing.png' does not exist"),
         ({"image": Path("a.png"), "strength": 1.5}, "strength is 1.5"),
+        ({"image": Path("a.png"), "strength": 0.0}, "strength is 0.0; legal are numbers above 0"),
+        ({"image": Path("a.png"), "strength": float("nan")}, "strength is nan"),
         ({"controls": (Path("a.png"),), "image": Path("b.png")}, "do not go together"),
         ({"control_scale": 1.0}, "need --control"),
         ({"controls": (Path("a.png"),), "controlnets": ("x", "y")}, "as many"),

@@ -80,7 +80,11 @@ def generate(
     ] = None,
     strength: Annotated[
         float | None,
-        _option("--strength", panel=PICTURES, help="0 keeps the picture, 1 ignores it."),
+        _option(
+            "--strength",
+            panel=PICTURES,
+            help="Above 0, which keeps the picture, to 1, which ignores it.",
+        ),
     ] = None,
     mask: Annotated[
         Path | None, _option("--mask", panel=PICTURES, help="White where to paint anew.")
