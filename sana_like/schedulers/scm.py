@@ -157,9 +157,18 @@ class SCMScheduler(Sampler):
 
         Returns:
             The state, in the dtype of `sample`.
+
+        Raises:
+            ValueError: unequal shapes, several times, or one outside [0, 1.5708].
         """
         check_same_shape(noise, sample)
-        time = float(torch.as_tensor(timestep))
+        times = torch.as_tensor(timestep).reshape(-1).tolist()
+        if len(times) != 1 or not 0 <= times[0] <= MAX_TIME + 1e-6:
+            raise ValueError(
+                f"timestep is {times}; give one trigonometric time from 0 to {MAX_TIME} for the "
+                "whole batch"
+            )
+        time = float(times[0])
         wide, wide_noise = at_least_float32(sample), at_least_float32(noise)
         noisy = trigflow_add_noise(wide, wide_noise, time, self._sigma_data)
         return noisy.to(sample.dtype)

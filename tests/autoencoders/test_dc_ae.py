@@ -70,26 +70,51 @@ def test_parity_on_both_attention_branches() -> None:
         assert error(ours.decode(latents).sample, theirs.decode(latents).sample) < 1e-5
 
 
+@pytest.mark.parametrize("name", AUTOENCODER_PRESETS)
 @torch.no_grad()
-def test_bf16_is_as_exact_as_the_peer() -> None:
-    ours, theirs = pair(reduced(autoencoder_preset("dc-ae-f32c32-sana-1.1").config))
-    latents = torch.randn(2, 4, 5, 6)
-    exact = theirs.decode(latents).sample
-    theirs_bf16 = theirs.bfloat16().decode(latents.bfloat16()).sample
-    ours_bf16 = ours.bfloat16().decode(latents.bfloat16()).sample
-    assert error(ours_bf16, exact) <= 1.2 * error(theirs_bf16, exact)
+def test_bf16_is_as_exact_as_the_peer(name: str) -> None:
+    ours, theirs = pair(reduced(autoencoder_preset(name).config))
+    ratio = ours.spatial_compression_ratio
+    latents = torch.randn(2, ours.config.latent_channels, *((5, 6) if ratio == 32 else (2, 3)))
+    pictures = torch.randn(1, 3, 2 * ratio, 3 * ratio)
+    exact = theirs.decode(latents).sample, theirs.encode(pictures).latent
+    for model in (theirs, ours):
+        model.bfloat16()
+    limits = [
+        1.2 * error(theirs.decode(latents.bfloat16()).sample, exact[0]),
+        1.2 * error(theirs.encode(pictures.bfloat16()).latent, exact[1]),
+    ]
+    assert error(ours.decode(latents.bfloat16()).sample, exact[0]) <= limits[0]
+    assert error(ours.encode(pictures.bfloat16()).latent, exact[1]) <= limits[1]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in AUTOENCODER_PRESETS if "mix" not in name])
 @torch.no_grad()
-def test_parity_at_full_width() -> None:
-    config = dict(autoencoder_preset("dc-ae-f32c32-sana-1.1").config)
-    config |= {"encoder_layers_per_block": (1,) * 6, "decoder_layers_per_block": (1,) * 6}
-    ours, theirs = pair(config)
-    latents = torch.randn(1, 32, 5, 7)
-    assert error(ours.decode(latents).sample, theirs.decode(latents).sample) < 1e-5
-    pictures = torch.randn(1, 3, 160, 224)
-    assert error(ours.encode(pictures).latent, theirs.encode(pictures).latent) < 1e-5
+def test_parity_at_full_width(name: str) -> None:
+    config = dict(autoencoder_preset(name).config)
+    for side in ("encoder", "decoder"):
+        layers = config[f"{side}_layers_per_block"]
+        config[f"{side}_layers_per_block"] = tuple(min(1, count) for count in layers)
+    torch.manual_seed(0)
+    theirs = diffusers.AutoencoderDC(**config).eval()
+    randomise(theirs)
+    with torch.device("meta"):
+        ours = AutoencoderDC(**config).eval()
+    pictures = torch.randn(1, 3, 2 * 32, 3 * 32) if "f32" in name else torch.randn(1, 3, 128, 256)
+    latents = torch.randn(1, ours.config.latent_channels, *((5, 7) if "f32" in name else (1, 2)))
+    exact = theirs.encode(pictures).latent, theirs.decode(latents).sample
+    ours.load_state_dict(theirs.state_dict(), assign=True)  # one copy of the weights
+    assert error(ours.encode(pictures).latent, exact[0]) < 1e-5
+    assert error(ours.decode(latents).sample, exact[1]) < 1e-5
+    theirs.bfloat16()
+    limits = [
+        1.2 * error(theirs.encode(pictures.bfloat16()).latent, exact[0]),
+        1.2 * error(theirs.decode(latents.bfloat16()).sample, exact[1]),
+    ]
+    ours.load_state_dict(theirs.state_dict(), assign=True)
+    assert error(ours.encode(pictures.bfloat16()).latent, exact[0]) <= limits[0]
+    assert error(ours.decode(latents.bfloat16()).sample, exact[1]) <= limits[1]
 
 
 @pytest.mark.parametrize("name", AUTOENCODER_PRESETS)

@@ -165,6 +165,9 @@ def test_misuse_is_refused():
     scheduler.step(x, scheduler.timesteps[0], x)
     with pytest.raises(ValueError, match="finished"):
         scheduler.step(x, scheduler.timesteps[1], x)
+    for times in (torch.tensor([1.0, 0.5]), -0.1, 1.7, math.nan):
+        with pytest.raises(ValueError, match="one trigonometric time from 0 to"):
+            scheduler.scale_noise(x, times, x)
     for setting in ({"prediction_type": "epsilon"}, {"sigma_data": 0.0}, {"sigma_data": math.nan}):
         with pytest.raises(ValueError, match=next(iter(setting))):
             SCMScheduler(**setting)

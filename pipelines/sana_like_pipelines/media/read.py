@@ -16,6 +16,7 @@ Source = str | Path | bytes | Image.Image
 
 DEFAULT_MAX_PIXELS = 89_478_485  # Pillow's own limit, a quarter of a gigabyte of RGB
 WHITE = (255, 255, 255)
+_ORIENTATION = 0x0112  # the tag of EXIF
 
 # Formats whose decoders are in Pillow itself; EPS, for one, would start Ghostscript.
 FORMATS = (
@@ -52,8 +53,34 @@ def read_picture(
             names the source.
     """
     _check_background(background)
+    return flatten(read_layer(source, max_pixels=max_pixels), background)
+
+
+def read_layer(source: Source, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> Image.Image:
+    """Read a picture as `read_picture` does, with its transparency kept.
+
+    Returns:
+        Mode `RGBA` where there is transparency, else `RGB`; upright.
+
+    Raises:
+        PictureError: as `read_picture`.
+    """
     image, name = _open_upright(source, max_pixels)
-    return flatten(to_rgb(image, name), background)
+    return to_rgb(image, name)
+
+
+def picture_size(source: Source) -> tuple[int, int]:
+    """Width and height that `read_picture` gives, from the header alone.
+
+    Raises:
+        PictureError: no such file, or not a picture.
+    """
+    if isinstance(source, Image.Image):
+        return _upright_size(source)
+    if isinstance(source, bytes):
+        return _upright_size(_identify(io.BytesIO(source), f"the picture of {len(source)} bytes"))
+    with _open_file(Path(source)) as stream:
+        return _upright_size(_identify(stream, str(source)))
 
 
 def read_mask(source: Source, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> Image.Image:
@@ -72,13 +99,22 @@ def read_mask(source: Source, *, max_pixels: int = DEFAULT_MAX_PIXELS) -> Image.
     Raises:
         PictureError: as `read_picture`.
     """
-    image, name = _open_upright(source, max_pixels)
-    picture = to_rgb(image, name)
+    picture = read_layer(source, max_pixels=max_pixels)
     if picture.mode == "RGBA":
         inverted = ImageOps.invert(picture.getchannel("A"))
         if inverted.getbbox() is not None:
             return inverted
     return picture.convert("L")
+
+
+def _upright_size(image: Image.Image) -> tuple[int, int]:
+    if image.format == "TIFF":  # Pillow's decoder turns these itself and says their final size
+        return image.size
+    try:
+        orientation = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # `read_picture` leaves such a picture as it lies, too, and says so
+        orientation = 1
+    return (image.height, image.width) if orientation in (5, 6, 7, 8) else image.size
 
 
 def _open_upright(source: Source, max_pixels: int) -> tuple[Image.Image, str]:

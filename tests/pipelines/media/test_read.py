@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms, ImageDraw
 
 from sana_like_pipelines.media import PictureError, PictureNotice, read_mask, read_picture
+from sana_like_pipelines.media.read import picture_size, read_layer
 
 MARKER = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200)}
 
@@ -57,8 +58,9 @@ def test_upright_once_and_not_again(orientation, kind, tmp_path):
     exif = Image.Exif()
     exif[0x0112] = orientation
     quality = {"quality": 95} if kind in ("JPEG", "WEBP") else {}
-    read = read_picture(encoded(stored, kind, exif=exif, **quality))
-    assert read.size == upright.size and distance(read, upright) < 6
+    data = encoded(stored, kind, exif=exif, **quality)
+    read = read_picture(data)
+    assert read.size == picture_size(data) == upright.size and distance(read, upright) < 6
     read.save(tmp_path / "again.jpg", quality=95)
     again = read_picture(tmp_path / "again.jpg")
     assert again.size == upright.size and distance(again, upright) < 6
@@ -255,6 +257,13 @@ def test_broken_exif_does_not_lose_the_picture():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert distance(read_picture(data), marker()) == 0
+        assert picture_size(data) == marker().size
+
+
+def test_layers_keep_their_transparency():
+    half = Image.new("RGBA", (4, 4), (255, 0, 0, 128))
+    assert read_layer(encoded(half, "PNG")).getpixel((0, 0)) == (255, 0, 0, 128)
+    assert read_layer(encoded(half.convert("RGB"), "PNG")).mode == "RGB"
 
 
 def test_bombs_are_refused_by_their_header(tmp_path):

@@ -145,6 +145,11 @@ def test_damaged_picture_is_named(tmp_path: Path) -> None:
     whole = (tmp_path / "cut.jpg").read_bytes()
     (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.png").write_text("no picture")
+    # Its decoder would start another program.
+    (tmp_path / "script.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n")
+    whole_png = io.BytesIO()
+    noise.save(whole_png, "PNG")
+    (tmp_path / "chunk.png").write_bytes(whole_png.getvalue()[:60] + b"\0" * 200)
     for record in load_records(tmp_path):
         with pytest.raises(ValueError, match=f"'{record.key}'"):
             record.open_picture()

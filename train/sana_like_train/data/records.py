@@ -9,27 +9,28 @@ that share a key form one record.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
-from sana_like_pipelines.media.colour import to_rgb
+from sana_like_pipelines.media.errors import PictureError
+from sana_like_pipelines.media.read import picture_size, read_layer
 from sana_like_train.data.captions import Caption, emoji_captions
 
 PICTURE_SUFFIXES = ("png", "jpg", "jpeg", "webp", "bmp", "tif", "tiff")
 WHITE = (1.0, 1.0, 1.0)
 
 Colour = tuple[float, float, float]
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +79,23 @@ class Record:
 
         Raises `ValueError` naming the record where the bytes are not a readable picture.
         """
-        try:
-            stored = Image.open(io.BytesIO(self.picture.read()))
-            return to_rgb(ImageOps.exif_transpose(stored), f"record {self.key!r}")
-        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ValueError(
-                f"record {self.key!r} in {self.picture.path} is not a readable picture: {error}"
-            ) from error
+        return self._read(read_layer)
 
     def picture_size(self) -> tuple[int, int]:
-        """Return (height, width) in pixels, as `open_picture` gives them, from the header alone."""
+        """Return (height, width) in pixels, as `open_picture` gives them, from the header alone.
+
+        Raises `ValueError` as `open_image` does.
+        """
+        width, height = self._read(picture_size)
+        return height, width
+
+    def _read(self, reader: Callable[[bytes], Read]) -> Read:
         try:
-            image = Image.open(io.BytesIO(self.picture.read()))
-        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+            return reader(self.picture.read())
+        except (OSError, PictureError) as error:
             raise ValueError(
                 f"record {self.key!r} in {self.picture.path} is not a readable picture: {error}"
             ) from error
-        width, height = image.size
-        quarter_turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-        return (width, height) if quarter_turned else (height, width)
 
     def open_picture(self, background: Colour | None = None) -> Tensor:
         """Decode the picture and lay it on `background` where it is transparent.
