@@ -16,7 +16,7 @@ from sana_like.weights.dtypes import floating_dtype
 from sana_like.weights.errors import WeightsError
 from sana_like.weights.hub import resolve_folder
 from sana_like.weights.match import expected_tensors, pointwise_keys, require_match
-from sana_like.weights.model_config import legal_hints, read_model_config
+from sana_like.weights.model_config import check_arguments, legal_hints, read_model_config
 from sana_like.weights.strict import WEIGHTS_STEM, WeightsReader, find_weights, listing
 from sana_like.weights.writer import write_folder
 
@@ -68,6 +68,7 @@ class StrictModel(ModelMixin, ConfigMixin):
         local_files_only: bool = False,
         cache_dir: str | Path | None = None,
         device: torch.device | str | None = None,
+        **config_changes: Any,
     ) -> Self:
         """Load a model from a folder in diffusers' layout.
 
@@ -81,6 +82,8 @@ class StrictModel(ModelMixin, ConfigMixin):
             local_files_only: never use the network.
             cache_dir: where hub files are kept.
             device: where the parameters go; None means the CPU.
+            **config_changes: config keys that shall differ from the folder's, such as
+                `attention_clip=65504`.
 
         Returns:
             The model in evaluation mode. No more memory is used than its parameters and one tensor.
@@ -89,6 +92,9 @@ class StrictModel(ModelMixin, ConfigMixin):
             WeightsError: anything about the folder, the config or the weights does not fit.
         """
         target = floating_dtype(dtype, torch_dtype)
+        check_arguments(
+            config_changes, legal_hints(cls.__init__), f"{cls.__name__}.from_pretrained"
+        )
         inside = _plain_subfolder(subfolder)
         root = resolve_folder(
             name_or_path,
@@ -98,7 +104,7 @@ class StrictModel(ModelMixin, ConfigMixin):
             cache_dir=cache_dir,
         )
         folder = root / inside
-        config = cls.read_config(folder)
+        config = cls.read_config(folder) | config_changes
         reader = WeightsReader.open(find_weights(folder, variant))
         model = cls.build_empty(config, str(folder / "config.json"), len(reader.tensors))
         found = {key: (info.shape, info.dtype) for key, info in reader.tensors.items()}

@@ -46,7 +46,7 @@ def read_model_config(
             "then call sana_like.weights.quantize."
         )
     arguments = {key: value for key, value in config.items() if key not in _BOOKKEEPING_KEYS}
-    _check_arguments(arguments, legal_hints(init), f"{path}: {wanted}")
+    check_arguments(arguments, legal_hints(init), f"{path}: {wanted}")
     return arguments
 
 
@@ -58,7 +58,14 @@ def legal_hints(init: Callable[..., Any]) -> dict[str, Any]:
     return {name: hints.get(name, Any) for name in names}
 
 
-def _check_arguments(arguments: Mapping[str, Any], hints: Mapping[str, Any], where: str) -> None:
+def check_arguments(arguments: Mapping[str, Any], hints: Mapping[str, Any], where: str) -> None:
+    """Raise `WeightsError` for a key without a hint, or a value that does not fit its hint.
+
+    Args:
+        arguments: key to value, as JSON has it.
+        hints: from `legal_hints`.
+        where: what a message begins with.
+    """
     for key, value in arguments.items():
         if key not in hints:
             close = get_close_matches(key, hints, n=1)

@@ -83,3 +83,22 @@ def test_safe_serialization_is_accepted_and_pickles_are_refused(narrow, tmp_path
     with pytest.raises(WeightsError, match="safe_serialization=False"):
         model.save_pretrained(tmp_path / "pickled", safe_serialization=False)
     assert not (tmp_path / "pickled").exists()
+
+
+@torch.no_grad()
+def test_config_keys_can_be_changed_while_loading(narrow, shake, draw_inputs, tmp_path):
+    model = shake(SanaTransformer2DModel(**narrow))
+    inputs = draw_inputs(model, 3, 3).kwargs()
+    model.save_pretrained(tmp_path)
+    clipped = SanaTransformer2DModel.from_pretrained(tmp_path, attention_clip=0.01)
+    assert clipped.config.attention_clip == 0.01
+    assert not torch.equal(clipped(**inputs).sample, model(**inputs).sample)
+    wide = SanaTransformer2DModel.from_pretrained(tmp_path, attention_clip=65504)
+    assert torch.equal(wide(**inputs).sample, model(**inputs).sample)
+    for change, message in [
+        ({"attention_klip": 1.0}, "did you mean 'attention_clip'"),
+        ({"attention_clip": "1"}, "attention_clip='1' must be of type"),
+        ({"num_layers": 3}, "does not fit"),
+    ]:
+        with pytest.raises(WeightsError, match=message):
+            SanaTransformer2DModel.from_pretrained(tmp_path, **change)
