@@ -61,6 +61,12 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin):
     def _set_up(self, text_settings: TextSettings | None, latent_rgb: LatentRGB | None) -> None:
         self.text_settings = text_settings
         self.latent_rgb = latent_rgb
+        if not hasattr(self.transformer, "prepare_text"):
+            kind = type(self.transformer)
+            raise ValueError(
+                f"the transformer is {kind.__module__}.{kind.__name__}, which cannot be used here: "
+                "load the same weights with sana_like.SanaTransformer2DModel.from_pretrained"
+            )
         channels, expected = self.vae.config.latent_channels, self.transformer.config.in_channels
         if channels != expected:
             raise ValueError(

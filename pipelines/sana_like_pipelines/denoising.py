@@ -156,6 +156,11 @@ class Denoising(TextReading):
             )
         if self._guidance_scale != before:
             call.guidance = replace(call.guidance, scale=self._guidance_scale)
-        latents = changes.pop("latents", latents)
+        changed = changes.pop("latents", latents)
+        if changed.shape != latents.shape:
+            raise ValueError(
+                f"the callback returned latents of shape {list(changed.shape)}; they must keep "
+                f"{list(latents.shape)}"
+            )
         conditioning.update(changes)
-        return latents
+        return changed

@@ -108,8 +108,7 @@ class SanaLifecycle(DiffusionPipeline):
             device=device,
             local_files_only=local_files_only,
         )
-        for name in cls.component_names:
-            options.dtype_of(name)
+        options.check_dtypes(cls.component_names)
         folder = resolve_folder(
             pretrained_model_name_or_path,
             allow_patterns=hub_patterns(variant, set(cls.component_names) - set(components)),

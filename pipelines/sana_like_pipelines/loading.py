@@ -39,6 +39,23 @@ class LoadOptions:
     revision: str | None = None
     local_files_only: bool = False
 
+    def check_dtypes(self, components: Iterable[str]) -> None:
+        """Refuse names and dtypes that mean nothing, before anything is loaded.
+
+        Raises:
+            ValueError: not the name of a floating dtype, or of none of `components`.
+        """
+        components = list(components)
+        named = self.dtype if isinstance(self.dtype, Mapping) else {}
+        unknown = sorted(set(named) - {*components, "default"})
+        if unknown:
+            raise ValueError(
+                f"dtype names {', '.join(unknown)}; components are {', '.join(components)}, and "
+                "'default' stands for the rest"
+            )
+        for name in components:
+            self.dtype_of(name)
+
     def dtype_of(self, component: str) -> torch.dtype | None:
         """The dtype of one component, `None` for as stored.
 

@@ -6,6 +6,7 @@ import json
 import shutil
 
 import accelerate
+import diffusers
 import pytest
 import torch
 
@@ -57,6 +58,8 @@ class TestLoading:
         pipe = load(folder, dtype={"transformer": torch.bfloat16, "default": "float16"})
         assert pipe.transformer.dtype == torch.bfloat16
         assert pipe.vae.dtype == pipe.text_encoder.dtype == torch.float16
+        with pytest.raises(ValueError, match="dtype names transfomer; components are"):
+            load(folder, dtype={"transfomer": torch.bfloat16})
 
     def test_loading_route_does_not_change_the_numbers(self, folder, quick):
         """With a table of positions, which diffusers rounds on one route and not on the other."""
@@ -229,6 +232,9 @@ def test_mismatched_parts_are_refused(sana):
     other = SanaTransformer2DModel(**dict(sana.transformer.config) | {"caption_channels": 8})
     with pytest.raises(ValueError, match="text encoder has width 16"):
         SanaPipeline.from_pipe(sana, transformer=other)
+    stock = diffusers.SanaTransformer2DModel.from_config(dict(sana.transformer.config))
+    with pytest.raises(ValueError, match=r"diffusers.*SanaTransformer2DModel, which cannot"):
+        SanaPipeline.from_pipe(sana, transformer=stock)
 
 
 class TestOffload:

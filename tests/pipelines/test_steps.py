@@ -104,6 +104,8 @@ class TestCallbacks:
     def test_unknown_results_are_refused(self, sana, quick):
         with pytest.raises(ValueError, match="latent"):
             sana("a", callback_on_step_end=lambda *_: {"latent": 1}, **quick)
+        with pytest.raises(ValueError, match=r"latents of shape \[1, 4, 3, 3\]"):
+            sana("a", callback_on_step_end=lambda *_: {"latents": torch.ones(1, 4, 3, 3)}, **quick)
 
     def test_callback_objects_of_diffusers(self, sana, quick):
         class Look(PipelineCallback):
