@@ -18,6 +18,7 @@ from sana_like_pipelines.loading import (
     Dtypes,
     Index,
     LoadOptions,
+    check_weights,
     hub_patterns,
     load_component,
     load_given,
@@ -123,10 +124,11 @@ class SanaLifecycle(DiffusionPipeline):
             )
         if variant and not any(folder.glob(f"*/*.{variant}*")):
             raise WeightsError(f"{folder}: no component has files of the variant {variant!r}.")
-        loaded = cls._load_components(index, options, components)
-        loaded["text_settings"] = components.get("text_settings", _text_settings(index.settings))
-        loaded["latent_rgb"] = components.get("latent_rgb", _latent_rgb(index.settings))
-        pipe = cls(**loaded)
+        settings = {
+            "text_settings": components.get("text_settings", _text_settings(index.settings)),
+            "latent_rgb": components.get("latent_rgb", _latent_rgb(index.settings)),
+        }
+        pipe = cls(**cls._load_components(index, options, components), **settings)
         pipe.register_to_config(_name_or_path=str(pretrained_model_name_or_path))
         return pipe
 
@@ -134,10 +136,11 @@ class SanaLifecycle(DiffusionPipeline):
     def _load_components(
         cls, index: Index, options: LoadOptions, given: Mapping[str, Any]
     ) -> dict[str, Any]:
+        for name in cls.component_names:
+            if name not in given:
+                check_weights(name, index, options)
         loaded: dict[str, Any] = {}
         for name in cls.component_names:
-            if name in loaded:
-                continue
             if name in given:
                 loaded[name] = load_given(name, given[name], index, options)
             else:

@@ -16,7 +16,9 @@ import torch
 
 from sana_like.weights.errors import WeightsError
 from sana_like.weights.files import read_json
+from sana_like.weights.header import read_header
 from sana_like.weights.hub import resolve_folder
+from sana_like.weights.strict import WeightsReader, find_weights
 
 WEIGHT_FOLDERS = ("text_encoder", "vae", "transformer", "controlnet")
 MODEL_CLASSES = ("AutoencoderDC", "SanaControlNetModel", "SanaTransformer2DModel")
@@ -116,14 +118,43 @@ def hub_patterns(variant: str | None, components: Iterable[str] = WEIGHT_FOLDERS
 
     Other variants are left there, and so are the weights of components that are not wanted.
     """
-    parts = ["", f".{variant}"] if variant else [""]
     patterns = ["*.json", "*.txt", "*.model", "*.jinja"]
     for folder in components:
-        stem = f"{folder}/{'model' if folder == 'text_encoder' else 'diffusion_pytorch_model'}"
-        for part in parts:
-            patterns += [f"{stem}{part}.safetensors", f"{stem}{part}-*-of-*.safetensors"]
-            patterns.append(f"{stem}-*-of-*{part}.safetensors")
+        for each in [None, variant] if variant else [None]:
+            patterns += [f"{folder}/{name}" for name in _weight_patterns(folder, each)]
     return list(dict.fromkeys(patterns))
+
+
+def _weight_patterns(component: str, variant: str | None) -> list[str]:
+    """Names of the weights of one component, in one file or in shards."""
+    stem = "model" if component == "text_encoder" else "diffusion_pytorch_model"
+    part = f".{variant}" if variant else ""
+    return [
+        f"{stem}{part}.safetensors",
+        f"{stem}{part}-*-of-*.safetensors",
+        f"{stem}-*-of-*{part}.safetensors",
+    ]
+
+
+def check_weights(name: str, index: Index, options: LoadOptions) -> None:
+    """Read the headers of a component's weights; nothing is loaded.
+
+    So that a broken file is refused at once, and not after gigabytes of other components.
+
+    Raises:
+        WeightsError: files are missing or broken.
+    """
+    library, class_name = index.components.get(name, (None, None))
+    folder = index.folder / name
+    if library == ZOO_LIBRARY or not folder.is_dir():
+        return
+    variant = _variant_in(folder, options.variant)
+    if class_name in MODEL_CLASSES:
+        WeightsReader.open(find_weights(folder, variant))
+    elif library == "transformers" and name == "text_encoder":
+        for pattern in _weight_patterns(name, variant):
+            for path in folder.glob(pattern):
+                read_header(path)
 
 
 def load_component(name: str, index: Index, options: LoadOptions) -> Any:

@@ -140,6 +140,30 @@ class TestLoading:
         with pytest.raises((OSError, ValueError), match="safetensors"):
             load(folder)
 
+    @pytest.mark.parametrize("part", ["text_encoder", "vae", "transformer"])
+    @pytest.mark.parametrize("fault", ["cut", "page", "pointer", "empty", "tail"])
+    def test_broken_weights_are_refused_before_anything_is_loaded(
+        self, folder, part, fault, monkeypatch
+    ):
+        from sana_like_pipelines import lifecycle
+
+        loaded = []
+        monkeypatch.setattr(lifecycle, "load_component", lambda name, *_: loaded.append(name))
+        (path,) = (folder / part).glob("*.safetensors")
+        whole = path.read_bytes()
+        path.write_bytes(
+            {
+                "cut": whole[: len(whole) // 2],
+                "page": b"<!DOCTYPE html><html>404</html>",
+                "pointer": b"version https://git-lfs.github.com/spec/v1\nsize 123456\n",
+                "empty": b"",
+                "tail": whole + b"more",
+            }[fault]
+        )
+        with pytest.raises(WeightsError, match=rf"{part}.*\d+ bytes"):
+            load(folder)
+        assert loaded == []
+
     def test_broken_scheduler_is_named(self, folder):
         (folder / "scheduler" / "scheduler_config.json").write_text("{")
         with pytest.raises(WeightsError, match="scheduler_config"):
