@@ -155,3 +155,26 @@ def test_an_empty_first_stage_of_any_kind_is_tiled(kind: str) -> None:
     autoencoder.enable_tiling(16, 16, 12, 8)
     assert (autoencoder.decode(latents).sample - whole).norm() / whole.norm() < 1e-5
     assert (autoencoder.encode(whole).latent - encoded).norm() / encoded.norm() < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("height", "width", "batch"),
+    [(32, 32, 1), (32, 32, 3), (33, 47, 1), (33, 47, 3), (1, 5, 3), (128, 128, 1)],
+)
+@torch.no_grad()
+def test_large_latents_have_no_seams(height: int, width: int, batch: int) -> None:
+    """Tiles of 16 latent cells every 12: no step at a seam above that between other pixels."""
+    autoencoder = MODELS["attention, interpolate"]()
+    latents = torch.randn(batch, 8, height, width)
+    whole = autoencoder.decode(latents).sample
+    autoencoder.enable_tiling(512, 512, 384, 384)
+    tiled = autoencoder.decode(latents).sample
+    assert tiled.shape == whole.shape == (batch, 3, 32 * height, 32 * width)
+    assert (tiled - whole).abs().mean() < 1e-5
+    for axis in (2, 3):
+        steps = tiled.diff(dim=axis).abs().movedim(axis, 0).flatten(1).mean(dim=1)
+        seams = steps[383::384]
+        assert not len(seams) or seams.max() <= 1.5 * steps[31::32].max()
+    autoencoder.enable_tiling(8192, 8192)
+    assert torch.equal(autoencoder.decode(latents).sample, whole)
