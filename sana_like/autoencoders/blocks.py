@@ -117,6 +117,9 @@ class MultiscaleLinearAttention(nn.Module):
         head_dim: `D`.
         norm_type: norm after the projection.
         kernel_sizes: one aggregate per kernel size.
+
+    Raises:
+        ValueError: `channels` is less than one head.
     """
 
     def __init__(
@@ -125,6 +128,11 @@ class MultiscaleLinearAttention(nn.Module):
         super().__init__()
         self.head_dim = head_dim
         heads = channels // head_dim
+        if heads < 1:
+            raise ValueError(
+                f"attention_head_dim is {head_dim}, wider than a stage of {channels} channels with "
+                "EfficientViTBlock"
+            )
         inner = heads * head_dim
         self.to_q = nn.Linear(channels, inner, bias=False)
         self.to_k = nn.Linear(channels, inner, bias=False)

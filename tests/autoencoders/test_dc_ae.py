@@ -219,6 +219,7 @@ def test_large_activations_do_not_overflow_small_grids(dtype: torch.dtype, size:
         ({"decoder_norm_types": ("rms_norm",) * 5}, "decoder_norm_types has 5 entries"),
         ({"decoder_act_fns": ("silu",) * 8}, "decoder_act_fns has 8 entries"),
         ({"latent_channels": 3}, "encoder_out_shortcut=False"),
+        ({"attention_head_dim": 256}, "attention_head_dim is 256, wider than"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(change: dict[str, Any], message: str) -> None:
