@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sana_like import FlowDPMSolverScheduler
+from sana_like.schedulers import from_published
 from sana_like_pipelines import SanaControlNetPipeline, SanaPipeline, SanaSprintPipeline
 
 PROMPTS = ["a red cat", "two blue dogs on a Table"]
@@ -62,6 +63,22 @@ def test_same_generator_gives_the_same_picture(saved, sana, quick):
     pipe = truncating(sana)
     ours = pipe(PROMPTS, generator=torch.Generator().manual_seed(5), **arguments).images
     assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["dpm", "euler"])
+def test_the_documented_way_to_diffusers_numbers(tmp_path, saved, quick, kind):
+    stock = diffusers.SanaPipeline(**saved("sana").stock.components)
+    stock.set_progress_bar_config(disable=True)
+    if kind == "euler":
+        stock.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
+    stock.save_pretrained(tmp_path)
+    start = torch.randn(2, 4, 16, 16)
+    arguments = quick | {"output_type": "np", "latents": start, "num_inference_steps": 5}
+    theirs = stock(PROMPTS, use_resolution_binning=False, **arguments).images
+    pipe = SanaPipeline.from_pretrained(tmp_path)
+    pipe.set_progress_bar_config(disable=True)
+    pipe.scheduler = from_published(pipe.scheduler.published_config(), compatible=True)
+    assert_same(pipe(PROMPTS, **arguments).images, theirs)
 
 
 def test_published_instruction_is_the_default(saved, sana):
