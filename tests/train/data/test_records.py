@@ -171,6 +171,10 @@ def test_tar_cut_off_after_indexing_is_noticed(tmp_path: Path) -> None:
         ({"a.png": RED, "a.json": b"{"}, "'a'"),
         ({"a.png": RED, "a.json": b"[]"}, "must hold an object"),
         ({"a.png": RED, "a.json": b'{"captions": [3]}'}, "must be texts"),
+        ({"a.png": RED, "a.json": b'{"captions": "red"}'}, "must be a list, not 'red'"),
+        ({"a.png": RED, "a.json": b'{"captions": [{"text": "r", "weight": NaN}]}'}, "above 0"),
+        ({"a.png": RED, "a.json": b'{"captions": [{"text": "r", "weight": 0}]}'}, "above 0"),
+        ({"a.png": RED, "a.json": b'{"captions": [{"text": "r", "weight": "1"}]}'}, "above 0"),
         ({"a.png": RED, "a.txt": b"\xff\xfe\xff"}, "UTF-8"),
     ],
 )

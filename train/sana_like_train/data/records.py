@@ -10,6 +10,7 @@ that share a key form one record.
 from __future__ import annotations
 
 import json
+import math
 import os
 import tarfile
 from collections.abc import Callable, Mapping
@@ -241,20 +242,28 @@ def _captions(key: str, metadata: Mapping[str, Any], text: str | None) -> tuple[
     if text:
         return (Caption(text),)
     if "captions" in metadata:
-        captions = []
-        for entry in metadata["captions"]:
-            if isinstance(entry, str):
-                captions.append(Caption(entry))
-            elif isinstance(entry, Mapping) and isinstance(entry.get("text"), str):
-                captions.append(Caption(entry["text"], float(entry.get("weight", 1.0))))
-            else:
-                raise ValueError(
-                    f"the captions of {key!r} must be texts or objects with 'text' and 'weight', "
-                    f"not {entry!r}"
-                )
-        return tuple(captions)
+        if not isinstance(metadata["captions"], list):
+            raise ValueError(
+                f"the captions of {key!r} must be a list, not {metadata['captions']!r}"
+            )
+        return tuple(_caption(key, entry) for entry in metadata["captions"])
     if isinstance(metadata.get("caption"), str):
         return (Caption(metadata["caption"]),)
-    if isinstance(metadata.get("en"), Mapping) and "style" in metadata:
-        return emoji_captions(metadata)
+    english = metadata.get("en")
+    if isinstance(english, Mapping) and isinstance(english.get("label"), str):
+        return emoji_captions(metadata) if "style" in metadata else ()
     return ()
+
+
+def _caption(key: str, entry: Any) -> Caption:
+    if isinstance(entry, str):
+        return Caption(entry)
+    if isinstance(entry, Mapping) and isinstance(entry.get("text"), str):
+        weight = entry.get("weight", 1.0)
+        number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+        if number and 0 < weight < math.inf:
+            return Caption(entry["text"], float(weight))
+    raise ValueError(
+        f"the captions of {key!r} must be texts, or objects with a 'text' and a 'weight' above 0, "
+        f"not {entry!r}"
+    )
