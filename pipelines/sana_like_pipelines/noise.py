@@ -51,6 +51,11 @@ class NoiseSource:
             self.generators = [_own(item) for item in generator]
         else:
             first = _check_seed(generator)
+            if first + count - 1 > MAX_SEED:
+                raise ValueError(
+                    f"generator={first} has no {count - 1} successors up to 2**63 - 1: give a "
+                    "smaller seed, or a list"
+                )
             self.generators = [_seeded(first + i) for i in range(count)]
         self.seeds: list[int | None] = self._seeds()
 

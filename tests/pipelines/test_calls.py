@@ -199,6 +199,11 @@ class TestSeeds:
         with pytest.raises(ValueError, match=r"seed|generators"):
             sana("a cat", generator=wrong, num_images_per_prompt=2, **quick)
 
+    def test_a_seed_without_enough_successors_is_refused(self, sana, quick):
+        with pytest.raises(ValueError, match="no 1 successors"):
+            sana(["a", "b"], generator=2**63 - 1, **quick)
+        assert sana("a", generator=2**63 - 1, **quick).recipe[0]["seed"] == 2**63 - 1
+
 
 class TestSizes:
     """Any size is delivered exactly; what is no size is refused before anything runs."""
