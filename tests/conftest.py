@@ -11,6 +11,9 @@ from typing import Any
 # Set before any library reads it: a hub lookup then fails at once instead of retrying.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Triton decides at its import whether kernels are compiled, or run in Python on CPU tensors.
+# `TRITON_INTERPRET=0 pytest -m gpu` compiles them.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import numpy as np
 import pytest

@@ -1,13 +1,25 @@
-"""ReLU linear attention over all tokens."""
+"""ReLU linear attention over all tokens, or over all tokens so far."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from sana_like_kernels.linear_attention.reference import linear_attention_reference
+from sana_like_kernels.arguments import check_rope, unit_stride, wide_table
+from sana_like_kernels.dispatch import Backend, unsupported_dtype, use_triton
+from sana_like_kernels.linear_attention.reference import (
+    Norms,
+    Rope,
+    State,
+    linear_attention_reference,
+    stateful_reference,
+)
 
-__all__ = ["linear_attention", "linear_attention_reference"]
+__all__ = ["block_causal_linear_attention", "linear_attention", "linear_attention_reference"]
+
+# Widest head and widest token (of a fused norm) that the kernels hold at once.
+WIDEST_HEAD = 128
+WIDEST_NORM = 8192
 
 
 def linear_attention(
@@ -17,29 +29,144 @@ def linear_attention(
     *,
     eps: float = 1e-15,
     clip: float | None = None,
+    rope: Rope | None = None,
+    norms: Norms | None = None,
+    norm_eps: float = 1e-5,
+    backend: Backend | None = None,
 ) -> Tensor:
     """ReLU linear attention, non-causal, sums in fp32, result in the dtype of `query`.
 
     Args:
-        query, key, value: `[B, N, H, D]`.
+        query, key, value: `[B, N, H, D]`, any strides.
         eps: added to the normaliser.
-        clip: clamp the result to `[-clip, clip]` before it is cast, in every dtype alike. Some
-            published fp16 weights were made with 65504; `None` clamps nothing.
+        clip: clamp the result to `[-clip, clip]`, in every dtype alike. Some published fp16
+            weights were made with 65504; `None` clamps nothing.
+        rope: cosines and sines `[N, D / 2]` that rotate the pairs (2i, 2i + 1) of query and key
+            after the ReLU, in the numerator only.
+        norms: weights `[H * D]` of RMS norms of query and key over all heads, before the ReLU.
+        norm_eps: of those norms.
+        backend: `auto`, `triton` or `torch`; `None` takes that of `use_backend`.
 
     Returns:
         `[B, N, H, D]`.
 
     Raises:
-        ValueError: the shapes differ or are not four-dimensional.
+        ValueError: the shapes differ or are not four-dimensional, or `backend` cannot act.
     """
+    out, _ = _attend(
+        "linear_attention", query, key, value, None, eps, rope, norms, norm_eps, backend
+    )
+    return out if clip is None else out.clamp(-clip, clip)
+
+
+def block_causal_linear_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: State | None = None,
+    *,
+    chunk_size: int | None = None,
+    eps: float = 1e-15,
+    clip: float | None = None,
+    rope: Rope | None = None,
+    norms: Norms | None = None,
+    norm_eps: float = 1e-5,
+    backend: Backend | None = None,
+) -> tuple[Tensor, State]:
+    """Linear attention where a token reads its own chunk and all chunks before it.
+
+    A call takes the next tokens of a stream and the sums over the tokens before them, and returns
+    the sums with these tokens: memory does not grow with the stream (SANA-Video, arXiv
+    2509.24695, section 3.3).
+
+    Args:
+        query, key, value: `[B, N, H, D]`, the next tokens.
+        state: fp32 sums `A [B, H, D, D]`, indexed by key then value channel, and `z [B, H, D]`;
+            `None` at the start of a stream.
+        chunk_size: tokens of a chunk; `None` takes all tokens of this call for one chunk.
+        eps, clip, norms, norm_eps, backend: see `linear_attention`.
+        rope: see `linear_attention`; row `n` belongs to token `n` of this call.
+
+    Returns:
+        `[B, N, H, D]` in the dtype of `query`, and the new state in fp32 (fp64 for fp64).
+
+    Raises:
+        ValueError: shapes do not fit, `chunk_size` is below 1, or `backend` cannot act.
+    """
+    name = "block_causal_linear_attention"
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size must be at least 1 token, got {chunk_size}")
+    _check_state(query, state)
+    outs = []
+    for first in range(0, max(query.shape[1], 1), chunk_size or max(query.shape[1], 1)):
+        chunk = slice(first, None if chunk_size is None else first + chunk_size)
+        tables = None if rope is None else (rope[0][chunk], rope[1][chunk])
+        q, k, v = query[:, chunk], key[:, chunk], value[:, chunk]
+        out, state = _attend(name, q, k, v, state, eps, tables, norms, norm_eps, backend)
+        outs.append(out)
+    whole = outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
+    assert state is not None
+    return (whole if clip is None else whole.clamp(-clip, clip)), state
+
+
+def _attend(
+    op: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: State | None,
+    eps: float,
+    rope: Rope | None,
+    norms: Norms | None,
+    norm_eps: float,
+    backend: Backend | None,
+) -> tuple[Tensor, State]:
     if query.ndim != 4 or not query.shape == key.shape == value.shape:
         raise ValueError(
-            "linear_attention needs query, key and value of one shape [B, N, H, D], got "
+            f"{op} needs query, key and value of one shape [B, N, H, D], got "
             f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
         )
+    check_rope(op, query, rope)
+    _, _, heads, width = query.shape
+    if norms is not None and any(w.shape != (heads * width,) for w in norms):
+        raise ValueError(
+            f"{op} needs norm weights of shape ({heads * width},), got "
+            f"{[tuple(w.shape) for w in norms]}"
+        )
+    obstacle = unsupported_dtype(query, key, value)
+    if width > WIDEST_HEAD:
+        obstacle = f"head width {width} is over {WIDEST_HEAD}"
+    if norms is not None and (heads * width > WIDEST_NORM or width % 2):
+        obstacle = f"its norm takes an even head width and at most {WIDEST_NORM} channels"
     # Autocast would take the fp32 sums back to half precision.
     with torch.autocast(query.device.type, enabled=False):
-        out = linear_attention_reference(query, key, value, eps=eps)
-    if clip is not None:
-        out = out.clamp(-clip, clip)
-    return out.to(query.dtype)
+        if not use_triton(op, backend, query.device, obstacle):
+            out, sums = stateful_reference(
+                query, key, value, state, eps=eps, rope=rope, norms=norms, norm_eps=norm_eps
+            )
+            return out.to(query.dtype), sums
+        from sana_like_kernels.linear_attention.launch import forward_op
+
+        out, matrix, vector, _, _ = forward_op(
+            *(unit_stride(x) for x in (query, key, value)),
+            *((None, None) if norms is None else (w.contiguous() for w in norms)),
+            *((None, None) if rope is None else map(wide_table, rope)),
+            *((None, None) if state is None else state),
+            eps,
+            norm_eps,
+        )
+        return out, (matrix, vector)
+
+
+def _check_state(query: Tensor, state: State | None) -> None:
+    if state is None or query.ndim != 4:
+        return
+    b, _, h, d = query.shape
+    shapes = tuple(tuple(x.shape) for x in state)
+    if shapes != ((b, h, d, d), (b, h, d)) or any(
+        x.dtype not in (torch.float32, torch.float64) for x in state
+    ):
+        raise ValueError(
+            f"the state must be fp32 sums of shapes {(b, h, d, d)} and {(b, h, d)}, got "
+            f"{shapes} of {[x.dtype for x in state]}"
+        )

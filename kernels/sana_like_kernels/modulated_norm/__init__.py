@@ -1,23 +1,147 @@
-"""LayerNorm with AdaLN scale and shift."""
+"""LayerNorm or RMSNorm with AdaLN scale and shift, and the gated residual before it."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor
 
-from sana_like_kernels.modulated_norm.reference import modulated_layer_norm_reference
+from sana_like_kernels.arguments import unit_stride
+from sana_like_kernels.dispatch import Backend, unsupported_dtype, use_triton
+from sana_like_kernels.modulated_norm.reference import (
+    gated_residual_reference,
+    modulated_norm_reference,
+)
 
-__all__ = ["modulated_layer_norm", "modulated_layer_norm_reference"]
+__all__ = [
+    "gated_residual_norm",
+    "modulated_layer_norm",
+    "modulated_norm",
+    "modulated_norm_reference",
+]
+
+Kind = Literal["layer_norm", "rms_norm"]
+KINDS = ("layer_norm", "rms_norm")
+WIDEST = 8192
 
 
-def modulated_layer_norm(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
-    """`LayerNorm(x) * (1 + scale) + shift`.
+def modulated_norm(
+    x: Tensor,
+    shift: Tensor,
+    scale: Tensor,
+    *,
+    kind: Kind = "layer_norm",
+    eps: float = 1e-6,
+    backend: Backend | None = None,
+) -> Tensor:
+    """`norm(x) * (1 + scale) + shift`, the norm without weights.
 
     Args:
         x: `[B, N, C]`.
-        shift, scale: broadcastable to `x`, e.g. `[B, 1, C]`.
+        shift, scale: broadcastable to `x`, e.g. `[B, 1, C]`, or one per frame, `[B, F, C]`, where
+            the N tokens are F frames one after another.
+        kind: `layer_norm` or `rms_norm`.
+        eps: of the variance or the mean square.
+        backend: `auto`, `triton` or `torch`; `None` takes that of `use_backend`.
+
+    Returns:
+        `[B, N, C]`, in the dtype of `x`.
+
+    Raises:
+        ValueError: unknown `kind`, shapes do not fit, or `backend` cannot act.
+    """
+    _check(kind, x, shift, scale)
+    obstacle = _obstacle(x, shift, scale)
+    if not use_triton("modulated_norm", backend, x.device, obstacle):
+        out = modulated_norm_reference(x, shift, scale, rms=kind == "rms_norm", eps=eps)
+        return out.to(x.dtype)
+    from sana_like_kernels.modulated_norm.launch import forward_op
+
+    shift, scale = _per_frame(x, shift, scale)
+    out, _ = forward_op(unit_stride(x), None, None, shift, scale, kind == "rms_norm", eps)
+    return out
+
+
+def gated_residual_norm(
+    x: Tensor,
+    branch: Tensor,
+    gate: Tensor,
+    shift: Tensor,
+    scale: Tensor,
+    *,
+    kind: Kind = "layer_norm",
+    eps: float = 1e-6,
+    backend: Backend | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`r = x + gate * branch`, and the modulated norm of `r`, in one pass.
+
+    Args:
+        x, branch: `[B, N, C]`, of one dtype.
+        gate: like `shift` and `scale`.
+        shift, scale, kind, eps, backend: see `modulated_norm`.
+
+    Returns:
+        `r` and `norm(r) * (1 + scale) + shift`, both `[B, N, C]` in the dtype of `x`.
+
+    Raises:
+        ValueError: unknown `kind`, shapes or dtypes do not fit, or `backend` cannot act.
+    """
+    _check(kind, x, gate, shift, scale)
+    if branch.shape != x.shape or branch.dtype != x.dtype:
+        raise ValueError(
+            f"branch must be {tuple(x.shape)} {x.dtype} like x, got "
+            f"{tuple(branch.shape)} {branch.dtype}"
+        )
+    obstacle = _obstacle(x, gate, shift, scale)
+    if not use_triton("gated_residual_norm", backend, x.device, obstacle):
+        residual = gated_residual_reference(x, branch, gate).to(x.dtype)
+        rms = kind == "rms_norm"
+        out = modulated_norm_reference(residual, shift, scale, rms=rms, eps=eps)
+        return residual, out.to(x.dtype)
+    from sana_like_kernels.modulated_norm.launch import forward_op
+
+    gate, shift, scale = _per_frame(x, gate, shift, scale)
+    out, residual = forward_op(
+        unit_stride(x), unit_stride(branch), gate, shift, scale, kind == "rms_norm", eps
+    )
+    return residual, out
+
+
+def modulated_layer_norm(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
+    """`modulated_norm` with LayerNorm: `LayerNorm(x) * (1 + scale) + shift`.
+
+    Args:
+        x: `[B, N, C]`.
+        shift, scale: see `modulated_norm`.
         eps: of the variance.
 
     Returns:
         `[B, N, C]`, in the dtype of `x`.
     """
-    return modulated_layer_norm_reference(x, shift, scale, eps).to(x.dtype)
+    return modulated_norm(x, shift, scale, eps=eps)
+
+
+def _check(kind: str, x: Tensor, *vectors: Tensor) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"kind {kind!r} is unknown; use one of {', '.join(KINDS)}")
+    if x.ndim != 3:
+        raise ValueError(f"modulated norms need tokens [B, N, C], got {tuple(x.shape)}")
+    frames = {vector.shape[-2] for vector in vectors if vector.ndim >= 2} - {1}
+    if len(frames) > 1 or any(x.shape[1] % count for count in frames if count):
+        raise ValueError(
+            f"scale, shift and gate must have one frame count that divides {x.shape[1]} tokens; "
+            f"got {[tuple(vector.shape) for vector in vectors]}"
+        )
+
+
+def _obstacle(x: Tensor, *vectors: Tensor) -> str | None:
+    if x.shape[-1] > WIDEST:
+        return f"the kernels hold at most {WIDEST} channels, not {x.shape[-1]}"
+    return unsupported_dtype(x, *vectors)
+
+
+def _per_frame(x: Tensor, *vectors: Tensor) -> list[Tensor]:
+    """All vectors as `[B, F, C]` views of one F."""
+    frames = max((vector.shape[-2] for vector in vectors if vector.ndim >= 2), default=1)
+    shape = (x.shape[0], frames, x.shape[2])
+    return [unit_stride(vector.expand(shape)) for vector in vectors]

@@ -1,0 +1,71 @@
+"""RMSNorm over channels, activation and residual of the autoencoders, in one call."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sana_like_kernels.dispatch import Backend, unsupported_dtype, use_triton
+from sana_like_kernels.rms_norm_2d.reference import rms_norm_2d_reference
+
+__all__ = ["rms_norm_2d", "rms_norm_2d_reference"]
+
+ACTIVATIONS = (None, "relu", "silu")
+WIDEST = 8192
+
+
+def rms_norm_2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    eps: float = 1e-5,
+    backend: Backend | None = None,
+) -> Tensor:
+    """`act(x / rms(x) * weight + bias) + residual`, rms over the channels of one pixel, in fp32.
+
+    Args:
+        x: `[..., C]`, channels last, e.g. `[B, Y, X, C]`.
+        weight: `[C]`.
+        bias: `[C]` or `None`.
+        residual: like `x`, or `None`.
+        activation: `relu`, `silu` or `None`.
+        eps: added to the mean square.
+        backend: `auto`, `triton` or `torch`; `None` takes that of `use_backend`.
+
+    Returns:
+        `[..., C]`, in the dtype of `x`.
+
+    Raises:
+        ValueError: unknown `activation`, shapes do not fit, or `backend` cannot act.
+    """
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation {activation!r} is unknown; use relu, silu or None")
+    vectors = [weight] if bias is None else [weight, bias]
+    if any(vector.shape != x.shape[-1:] for vector in vectors):
+        raise ValueError(
+            f"rms_norm_2d needs weight and bias [{x.shape[-1]}], got "
+            f"{[tuple(vector.shape) for vector in vectors]}"
+        )
+    if residual is not None and residual.shape != x.shape:
+        raise ValueError(f"residual must be {tuple(x.shape)}, got {tuple(residual.shape)}")
+    obstacle = unsupported_dtype(x, *vectors)
+    if x.shape[-1] > WIDEST:
+        obstacle = f"the kernels hold at most {WIDEST} channels, not {x.shape[-1]}"
+    if not use_triton("rms_norm_2d", backend, x.device, obstacle):
+        out = rms_norm_2d_reference(
+            x, weight, bias, residual=residual, activation=activation, eps=eps
+        )
+        return out.to(x.dtype)
+    from sana_like_kernels.rms_norm_2d.launch import forward_op
+
+    out = forward_op(
+        x.contiguous(),
+        weight.contiguous(),
+        None if bias is None else bias.contiguous(),
+        None if residual is None else residual.contiguous(),
+        activation or "none",
+        eps,
+    )
+    return out

@@ -1,0 +1,95 @@
+"""Launch parameters of every kernel: one frozen table, each row with the date of its measurement.
+
+A row holds for widths up to its own (the head width of attention, the channels of a norm) and for
+elements up to its own number of bytes. Rows that no GPU has measured yet say so: they compile
+without spills and within shared memory for every architecture of
+`python -m sana_like_kernels.inspect`, and are small rather than fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+UNMEASURED = "2026-11: compiled only, not measured on a GPU"
+ANY_WIDTH = 2**31
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Parameters of one kernel.
+
+    Args:
+        width: largest head width or number of channels that the row is for.
+        itemsize: most bytes of an element that the row is for.
+        blocks: names and values of the kernel's block sizes.
+        num_warps, num_stages: Triton's launch options.
+        measured: date and machine.
+    """
+
+    width: int
+    itemsize: int
+    blocks: Mapping[str, int]
+    num_warps: int
+    num_stages: int = 1
+    measured: str = UNMEASURED
+
+
+def _row(width: int, itemsize: int, warps: int, stages: int = 1, **blocks: int) -> Launch:
+    return Launch(width, itemsize, MappingProxyType(blocks), warps, stages)
+
+
+# Of each kernel, from narrow to wide: the first row that is wide enough holds.
+TABLE: Mapping[str, tuple[Launch, ...]] = MappingProxyType(
+    {
+        "attention_sums": (
+            _row(32, 2, 4, 2, BLOCK_N=64, BLOCK_V=32),
+            _row(32, 4, 4, 1, BLOCK_N=16, BLOCK_V=32),
+            _row(64, 2, 4, 2, BLOCK_N=32, BLOCK_V=64),
+            _row(64, 4, 8, 1, BLOCK_N=16, BLOCK_V=64),
+            _row(128, 2, 8, 1, BLOCK_N=32, BLOCK_V=64),
+            _row(128, 4, 8, 1, BLOCK_N=16, BLOCK_V=64),
+        ),
+        "attention_tokens": (
+            _row(32, 2, 4, BLOCK_N=64, BLOCKS=4),
+            _row(32, 4, 4, BLOCK_N=32, BLOCKS=8),
+            _row(64, 2, 8, BLOCK_N=64, BLOCKS=4),
+            _row(64, 4, 8, BLOCK_N=32, BLOCKS=8),
+            _row(128, 2, 8, BLOCK_N=16, BLOCKS=16),
+            _row(128, 4, 8, BLOCK_N=16, BLOCKS=16),
+        ),
+        "glu_gate": (_row(ANY_WIDTH, 4, 4, BLOCK_X=8, BLOCK_C=64, ROWS=8),),
+        "glu_backward": (_row(ANY_WIDTH, 4, 4, BLOCK_X=8, BLOCK_C=64, ROWS=16),),
+        # Whole tokens: the width is that of all their channels.
+        "row": (
+            _row(128, 4, 4, ROWS=16),
+            _row(256, 4, 4, ROWS=8),
+            _row(512, 4, 4, ROWS=4),
+            _row(1024, 4, 4, ROWS=2),
+            _row(2048, 4, 4, ROWS=1),
+            _row(4096, 4, 8, ROWS=1),
+            _row(8192, 4, 16, ROWS=1),
+        ),
+    }
+)
+
+
+def parameters(kernel: str, width: int, dtype: torch.dtype) -> Launch:
+    """The row of `kernel` for `width` and `dtype`.
+
+    Raises:
+        ValueError: no row is wide enough; callers check their limit before they launch.
+    """
+    for row in TABLE[kernel]:
+        if width <= row.width and dtype.itemsize <= row.itemsize:
+            return row
+    raise ValueError(f"no launch parameters of {kernel} for width {width} and {dtype}")
+
+
+def options(kernel: str, width: int, dtype: torch.dtype) -> dict[str, int]:
+    """Block sizes and launch options of `kernel` as keyword arguments of a launch."""
+    row = parameters(kernel, width, dtype)
+    return {**row.blocks, "num_warps": row.num_warps, "num_stages": row.num_stages}
