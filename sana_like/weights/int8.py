@@ -22,7 +22,7 @@ _LEVELS = 127
 def pack_int8(
     state_dict: Mapping[str, Tensor],
     *,
-    rest_dtype: torch.dtype = torch.bfloat16,
+    rest_dtype: torch.dtype = torch.float32,
     min_numel: int = 1024,
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Pack the matrices and kernels of a state dict.

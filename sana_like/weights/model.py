@@ -137,7 +137,7 @@ class StrictModel(ModelMixin, ConfigMixin):
             variant: file variant, such as `fp16`.
             max_shard_size: bytes, or a text such as `5GB`; larger models are written in shards.
             int8: store matrices and kernels as int8 with a scale per output channel and the rest
-                as bfloat16, in one file that only this package reads; see `weights.int8`.
+                as float32, in one file that only this package reads; see `weights.int8`.
 
         Raises:
             WeightsError: a LoRA or quantisation is still attached, the folder is a file, or pickled

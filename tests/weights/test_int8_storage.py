@@ -57,7 +57,7 @@ def test_only_matrices_and_kernels_are_packed() -> None:
         "x.weight",
         "dead.weight",
     }
-    assert packed["scale_shift_table"].dtype == torch.bfloat16
+    assert packed["scale_shift_table"].dtype == torch.float32
     assert packed["count"].dtype == torch.int64
     dead = unpack_int8(packed["dead.weight"], packed["dead.weight" + SCALE_SUFFIX])
     assert torch.equal(dead, state["dead.weight"])

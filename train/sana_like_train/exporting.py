@@ -32,7 +32,7 @@ def export_text_to_image(task: TextToImageTraining, folder: Path, *, int8: bool 
             others a pipeline folder in which embedded parts (autoencoder, text encoder) are named
             and others written beside the transformer.
         folder: to write.
-        int8: store weights as int8 with a scale per output channel, the rest in bf16. LoRA
+        int8: store weights as int8 with a scale per output channel, the rest in fp32. LoRA
             weights are always written as they are.
     """
     folder.mkdir(parents=True, exist_ok=True)

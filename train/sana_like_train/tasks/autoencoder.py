@@ -245,5 +245,5 @@ class AutoencoderTraining(TrainingTask):
 
     def export(self, folder: Path, *, int8: bool = False) -> None:
         """Writes the model with the `scaling_factor` that gives its latents unit variance."""
-        self.exported.register_to_config(scaling_factor=round(1 / self.latent_spread(), 5))
+        self.exported.register_to_config(scaling_factor=float(f"{1 / self.latent_spread():.6g}"))
         self.exported.save_pretrained(folder, int8=int8)
