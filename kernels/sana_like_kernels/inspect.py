@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,12 @@ class Row:
     shared: int
     limit: int
     warps: int
+    error: str = ""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing spills to memory and shared memory suffices."""
-        return self.spills == 0 and self.shared <= self.limit
+        """Whether it compiles, nothing spills to memory and shared memory suffices."""
+        return not self.error and self.spills == 0 and self.shared <= self.limit
 
 
 @dataclass(frozen=True)
@@ -92,18 +94,20 @@ def compile_one(launch: Recorded, arch: int) -> Row:
     source = ASTSource(launch.kernel, signature, constants, attributes)
     names = [name for name in ("num_warps", "num_stages") if name in launch.arguments]
     options = {name: launch.arguments[name] for name in names} | {"enable_fp_fusion": True}
-    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
-    registers, spills = _resources(compiled.asm["cubin"])
-    return Row(
-        kernel=launch.kernel.__name__,
-        case=launch.case,
-        arch=arch,
-        registers=registers,
-        spills=spills,
-        shared=compiled.metadata.shared,
+    row = partial(
+        Row,
+        launch.kernel.__name__,
+        launch.case,
+        arch,
         limit=SHARED_LIMIT[arch],
-        warps=compiled.metadata.num_warps,
+        warps=options["num_warps"],
     )
+    try:
+        compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    except RuntimeError as error:
+        return row(registers=0, spills=0, shared=0, error=str(error))
+    registers, spills = _resources(compiled.asm["ptx"], arch)
+    return row(registers=registers, spills=spills, shared=compiled.metadata.shared)
 
 
 def _specialise(
@@ -131,18 +135,19 @@ def _specialise(
     return signature, constants, attributes
 
 
-def _resources(cubin: bytes) -> tuple[int, int]:
-    """Registers and bytes of local memory per thread, as the assembler wrote them down."""
-    import triton
+def _resources(ptx: str, arch: int) -> tuple[int, int]:
+    """Registers per thread and spilled bytes, as the assembler reports them."""
+    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(cubin)
-        tool = triton.knobs.nvidia.cuobjdump.path
-        command = [tool, "--dump-resource-usage", str(path)]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    usage = {key: int(number) for key, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
-    return usage["REG"], usage["STACK"] + usage["LOCAL"]
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        command = [get_ptxas(arch).path, "-v", f"--gpu-name={sm_arch_from_capability(arch)}"]
+        command += [str(source), "-o", str(Path(folder) / "kernel.cubin")]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    spills = sum(int(number) for number in re.findall(r"(\d+) bytes spill", text))
+    registers = [int(number) for number in re.findall(r"Used (\d+) registers", text)]
+    return max(registers), spills
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             write(
                 f"{row.kernel:28}{row.arch:>4}{row.warps:>6}{row.registers:>6}{row.spills:>6}"
-                f"{row.shared:>8}  {row.case}{'' if row.ok else '  TOO MUCH'}\n"
+                f"{row.shared:>8}  {row.case}{'' if row.ok else '  ' + (row.error or 'TOO MUCH')}\n"
             )
     return int(failed > 0)
 

@@ -90,7 +90,7 @@ def gate_kernel(
     if BIAS:
         b_value = tl.load(bias + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
         b_gate = tl.load(bias + C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
-    for i in range(0, ROWS + 2):
+    for i in range(0, tl.minimum(ROWS, Y - y_first) + 2):
         y = y_first - 1 + i
         left = load_active(hidden, expand_bias, y, x - 1, c, Y, X, C, stride_y, stride_x, EXPAND)
         middle = load_active(hidden, expand_bias, y, x, c, Y, X, C, stride_y, stride_x, EXPAND)
@@ -151,7 +151,7 @@ def backward_kernel(
     next_1, next_2, u_above, u_same = zero, zero, zero, zero
     s0, s1, s2, s3, s4, s5, s6, s7, s8 = zero, zero, zero, zero, zero, zero, zero, zero, zero
     s_bias, s_expand = zero, zero
-    for i in range(0, ROWS + 2):
+    for i in range(0, tl.minimum(ROWS, Y - y_first) + 2):
         y = y_first - 1 + i
         left, _ = load_pixels(planes, y, x - 1, c, Y, X, C, X * C, C)
         middle, _ = load_pixels(planes, y, x, c, Y, X, C, X * C, C)

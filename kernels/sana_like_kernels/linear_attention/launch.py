@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sana_like_kernels import tuning
-from sana_like_kernels.dispatch import kernel_op, launch
+from sana_like_kernels.dispatch import interpreted, kernel_op, launch
 from sana_like_kernels.qk_norm_rope.launch import norm_rope_backward_op
 
 WIDEST_HEAD = 128
@@ -39,9 +39,19 @@ def _settings(
         "BLOCK_D": _padded(query.shape[3]),
         "NORM": norm is not None,
         "ROPE": cos is not None,
-        # Half precision is exact in tf32; fp32 needs three products of it.
-        "PRECISION": "tf32x3" if query.dtype == torch.float32 else "tf32",
+        "PRECISION": _precision(query.dtype),
     }
+
+
+def _precision(dtype: torch.dtype) -> str:
+    """How products round: well below the dtype, on the matrix units of bf16 or tf32.
+
+    Triton 3.9 fails to compile plain tf32 products of transposed tiles for sm_100. Its interpreter
+    knows no bf16 products; it multiplies in fp32 whatever is asked.
+    """
+    if interpreted():
+        return "ieee"
+    return "tf32x3" if dtype == torch.float32 else "bf16x3"
 
 
 def _sums_options(query: Tensor) -> dict[str, int]:

@@ -78,6 +78,21 @@ def load_square(matrix, row, d, D: tl.constexpr):
 
 
 @triton.jit
+def by_halves(
+    x, matrix, row, n, d, N, stride_n,
+    D: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile of x times the transposed matrix, half of the sum at a time: less is held at once."""
+    total = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    for first in range(0, BLOCK_D, BLOCK_D // 2):
+        k = first + tl.arange(0, BLOCK_D // 2)
+        inside = (k[:, None] < D) & (d[None, :] < D)
+        part = tl.load(matrix + row * D * D + d[None, :] * D + k[:, None], mask=inside, other=0.0)
+        total = tl.dot(load_tile(x, n, k, N, stride_n, D), part, total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit
 def store_sums(matrix, vector, matrix_sum, vector_sum, part, d, v, D: tl.constexpr):
     inside = (d[:, None] < D) & (v[None, :] < D)
     tl.store(matrix + part * D * D + d[:, None] * D + v[None, :], matrix_sum, mask=inside)
@@ -120,6 +135,7 @@ def output_kernel(
     query, rstd, weight, cos, sin, kv, key_sum, out, N, H, eps,
     stride_qb, stride_qn, stride_qh,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, BLOCKS: tl.constexpr,
+    KEEP: tl.constexpr,
     NORM: tl.constexpr, ROPE: tl.constexpr, PRECISION: tl.constexpr, DIVIDE: tl.constexpr,
 ):  # fmt: skip
     """out[B, N, H, D] = turned query @ kv, over (query @ key_sum + eps) if DIVIDE."""
@@ -128,7 +144,8 @@ def output_kernel(
     d = tl.arange(0, BLOCK_D)
     query += batch * stride_qb + head * stride_qh
     out += (batch * N * H + head) * D
-    square = load_square(kv, row, d, D)
+    if KEEP:
+        square = load_square(kv, row, d, D)
     sums = tl.load(key_sum + row * D + d, mask=d < D, other=0.0)
     start = tl.program_id(1) * BLOCKS * BLOCK_N
     for first in range(start, tl.minimum(start + BLOCKS * BLOCK_N, N), BLOCK_N):
@@ -137,6 +154,8 @@ def output_kernel(
         if DIVIDE:
             normaliser = tl.sum(q * sums[None, :], 1) + eps
         q = turn(q, cos, sin, n, N, 1.0, D, BLOCK_N, BLOCK_D, ROPE)
+        if not KEEP:
+            square = load_square(kv, row, d, D)
         values = tl.dot(q, square, input_precision=PRECISION)
         if DIVIDE:
             values = values / normaliser[:, None]
@@ -148,6 +167,7 @@ def backward_query_kernel(
     query, rstd, weight, cos, sin, kv, key_sum, grad, grad_query, inverse, slope, N, H, eps,
     stride_qb, stride_qn, stride_qh, stride_gb, stride_gn, stride_gh,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, BLOCKS: tl.constexpr,
+    KEEP: tl.constexpr,
     NORM: tl.constexpr, ROPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradient of the (normalised) query; per token 1/normaliser and the normaliser's gradient."""
@@ -158,15 +178,19 @@ def backward_query_kernel(
     grad += batch * stride_gb + head * stride_gh
     grad_query += (batch * N * H + head) * D
     # <g, q A> = <g A^T, q>: one product serves the numerator's gradient and the normaliser's.
-    square = tl.trans(load_square(kv, row, d, D))
+    if KEEP:
+        square = tl.trans(load_square(kv, row, d, D))
     sums = tl.load(key_sum + row * D + d, mask=d < D, other=0.0)
     start = tl.program_id(1) * BLOCKS * BLOCK_N
     for first in range(start, tl.minimum(start + BLOCKS * BLOCK_N, N), BLOCK_N):
         n = first + tl.arange(0, BLOCK_N)
-        g = load_tile(grad, n, d, N, stride_gn, D)
         q = load_features(query, rstd + batch * N, weight + head * D, n, d, N, stride_qn, D, NORM)
         over = 1 / (tl.sum(q * sums[None, :], 1) + eps)
-        back = tl.dot(g, square, input_precision=PRECISION)
+        if KEEP:
+            g = load_tile(grad, n, d, N, stride_gn, D)
+            back = tl.dot(g, square, input_precision=PRECISION)
+        else:
+            back = by_halves(grad, kv, row, n, d, N, stride_gn, D, BLOCK_N, BLOCK_D, PRECISION)
         turned = turn(q, cos, sin, n, N, 1.0, D, BLOCK_N, BLOCK_D, ROPE)
         down = -tl.sum(back * turned, 1) * over * over
         back = turn(back, cos, sin, n, N, -1.0, D, BLOCK_N, BLOCK_D, ROPE)
@@ -213,6 +237,7 @@ def backward_key_kernel(
     key, value, rstd, weight, cos, sin, grad_kv, grad_key_sum, grad_key, N, H,
     stride_kb, stride_kn, stride_kh, stride_vb, stride_vn, stride_vh,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, BLOCKS: tl.constexpr,
+    KEEP: tl.constexpr,
     NORM: tl.constexpr, ROPE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradient of the (normalised) key; that of the value is an `output_kernel` on grad_kv."""
@@ -222,13 +247,19 @@ def backward_key_kernel(
     key += batch * stride_kb + head * stride_kh
     value += batch * stride_vb + head * stride_vh
     grad_key += (batch * N * H + head) * D
-    square = tl.trans(load_square(grad_kv, row, d, D))
+    if KEEP:
+        square = tl.trans(load_square(grad_kv, row, d, D))
     sums = tl.load(grad_key_sum + row * D + d, mask=d < D, other=0.0)
     start = tl.program_id(1) * BLOCKS * BLOCK_N
     for first in range(start, tl.minimum(start + BLOCKS * BLOCK_N, N), BLOCK_N):
         n = first + tl.arange(0, BLOCK_N)
-        v = load_tile(value, n, d, N, stride_vn, D)
-        back = tl.dot(v, square, input_precision=PRECISION)
+        if KEEP:
+            v = load_tile(value, n, d, N, stride_vn, D)
+            back = tl.dot(v, square, input_precision=PRECISION)
+        else:
+            back = by_halves(
+                value, grad_kv, row, n, d, N, stride_vn, D, BLOCK_N, BLOCK_D, PRECISION
+            )
         back = turn(back, cos, sin, n, N, -1.0, D, BLOCK_N, BLOCK_D, ROPE) + sums[None, :]
         k = load_features(key, rstd + batch * N, weight + head * D, n, d, N, stride_kn, D, NORM)
         store_tile(grad_key, tl.where(k <= 0, 0.0, back), n, d, N, H * D, D)
