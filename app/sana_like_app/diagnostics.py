@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Library, what it gives where it is present, and what happens without it.
 OPTIONAL = {
-    "triton": "no Triton kernels are in this version; plain PyTorch computes",
+    "triton": "fused kernels on CUDA and ROCm; plain PyTorch computes without",
     "torchao": "quantised computing",
     "tensorboard": "logs of training; extra `train`",
     "torchmetrics": "scores of evaluation; extra `eval`",
@@ -49,7 +49,7 @@ def accelerations_off(device: torch.device) -> str:
     if not installed("triton"):
         off.append("triton (not installed)")
     elif device.type == "cuda":
-        off.append("triton (this version has no Triton kernels)")
+        off.extend(f"triton ({why})" for why in _reasons(device.type, "torch"))
     if not installed("torchao"):
         off.append("torchao (not installed)")
     return ", ".join(off)
@@ -57,7 +57,7 @@ def accelerations_off(device: torch.device) -> str:
 
 def report() -> list[Fact]:
     """Everything `doctor` says, in order. Loads torch but no model."""
-    return [*_software(), *_devices(), *_libraries(), *_folders(), *_models()]
+    return [*_software(), *_devices(), *_kernels(), *_libraries(), *_folders(), *_models()]
 
 
 def _software() -> list[Fact]:
@@ -94,6 +94,27 @@ def _devices() -> list[Fact]:
     device = choose_device("auto")
     dtype = str(choose_dtype("auto", device)).removeprefix("torch.")
     return [*facts, Fact("auto means", f"--device {device} --dtype {dtype}")]
+
+
+def _kernels() -> list[Fact]:
+    """What computes the fused operators, and why."""
+    kind = choose_device("auto").type
+    return [
+        Fact("operators", f"{backend} ({why}): {', '.join(names)}")
+        for backend in ("triton", "torch")
+        for why, names in _reasons(kind, backend).items()
+    ]
+
+
+def _reasons(device_type: str, backend: str) -> dict[str, list[str]]:
+    """Names of the operators that `backend` computes, by reason."""
+    import sana_like_kernels
+
+    found: dict[str, list[str]] = {}
+    for status in sana_like_kernels.report(device_type):
+        if status.backend == backend:
+            found.setdefault(status.reason, []).append(status.op)
+    return found
 
 
 def _memory() -> str:

@@ -46,9 +46,9 @@ def _row(width: int, itemsize: int, warps: int, stages: int = 1, **blocks: int) 
 TABLE: Mapping[str, tuple[Launch, ...]] = MappingProxyType(
     {
         "attention_sums": (
-            _row(32, 2, 4, 2, BLOCK_N=64, BLOCK_V=32),
+            _row(32, 2, 4, 1, BLOCK_N=16, BLOCK_V=32),
             _row(32, 4, 4, 1, BLOCK_N=16, BLOCK_V=32),
-            _row(64, 2, 8, 1, BLOCK_N=32, BLOCK_V=64),
+            _row(64, 2, 8, 1, BLOCK_N=16, BLOCK_V=64),
             _row(64, 4, 8, 1, BLOCK_N=16, BLOCK_V=64),
             _row(128, 2, 8, 1, BLOCK_N=32, BLOCK_V=64),
             _row(128, 4, 8, 1, BLOCK_N=16, BLOCK_V=64),
@@ -60,7 +60,7 @@ TABLE: Mapping[str, tuple[Launch, ...]] = MappingProxyType(
             _row(32, 4, 4, BLOCK_N=32, BLOCKS=8, KEEP=True),
             _row(64, 2, 8, BLOCK_N=64, BLOCKS=4, KEEP=True),
             _row(64, 4, 8, BLOCK_N=16, BLOCKS=16, KEEP=True),
-            _row(128, 2, 8, BLOCK_N=16, BLOCKS=16, KEEP=True),
+            _row(128, 2, 8, 2, BLOCK_N=16, BLOCKS=16, KEEP=True),
             _row(128, 4, 8, BLOCK_N=16, BLOCKS=16, KEEP=False),
         ),
         "glu_gate": (_row(ANY_WIDTH, 4, 4, BLOCK_X=8, BLOCK_C=64, ROWS=8),),
@@ -72,6 +72,7 @@ TABLE: Mapping[str, tuple[Launch, ...]] = MappingProxyType(
             _row(512, 4, 4, ROWS=4),
             _row(1024, 4, 4, ROWS=2),
             _row(2048, 4, 4, ROWS=1),
+            _row(4096, 4, 8, ROWS=1),
             _row(8192, 4, 16, ROWS=1),
         ),
     }

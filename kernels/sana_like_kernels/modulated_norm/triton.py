@@ -71,7 +71,6 @@ def norm_backward_kernel(
     """grad_x and grad_branch; sums[B * F, part, 3, C] of shift, scale and gate over one part."""
     frame = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, BLOCK_C)
-    gain = 1 + load_vector(scale, frame, c, C, stride_sb, stride_sf, F)
     sum_shift = tl.zeros((BLOCK_C,), tl.float32)
     sum_scale = tl.zeros((BLOCK_C,), tl.float32)
     sum_gate = tl.zeros((BLOCK_C,), tl.float32)
@@ -86,6 +85,8 @@ def norm_backward_kernel(
         g = tl.load(grad + place, mask=inside, other=0.0).to(tl.float32)
         sum_shift += tl.sum(g, 0)
         sum_scale += tl.sum(g * hat, 0)
+        # Read again for each block: it would take the registers that the sums need.
+        gain = 1 + load_vector(scale, frame, c, C, stride_sb, stride_sf, F)
         g = tl.where(inside, g * gain, 0.0)
         result = g - hat * (tl.sum(g * hat, 1) / C)[:, None]
         if not RMS:
