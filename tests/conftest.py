@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils._device
+from hypothesis import settings
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
@@ -30,6 +31,9 @@ class NetworkBlockedError(RuntimeError):
 def pytest_configure() -> None:
     """Close the network and keep torch to one thread; workers share the cores."""
     torch.set_num_threads(1)
+    # Wall time would measure what else the machine is doing.
+    settings.register_profile("unhurried", deadline=None)
+    settings.load_profile("ci" if os.environ.get("CI") else "unhurried")
     # `with torch.device(...)` looks functions up in a table made on first use, which must be before
     # `_poisoned_memory` replaces some of them.
     torch.utils._device._device_constructors()

@@ -50,7 +50,8 @@ def test_help_loads_nothing_heavy() -> None:
     )
     last = [python(code=code).communicate()[0].splitlines()[-1] for _ in range(3)]
     assert all(line.endswith("[]") for line in last)
-    assert min(float(line.split()[0]) for line in last) < 0.5
+    # torch alone takes longer than this.
+    assert min(float(line.split()[0]) for line in last) < 1.2
 
 
 def failing(error: BaseException) -> Callable[..., Any]:
