@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from functools import partial
 
@@ -47,7 +48,7 @@ def modulation(b, n, frames, c):
     return [torch.randn(b, n, c) * 3 + 1, *(torch.randn(b, frames, c) for _ in range(2))]
 
 
-MODULATED = [(2, 7, 1, 24), (1, 63, 3, 100), (2, 5, 5, 600), (1, 35, 1, 1152), (1, 40, 2, 60)]
+MODULATED = [(2, 7, 1, 24), (1, 63, 3, 100), (2, 5, 5, 600), (1, 9, 1, 1152), (1, 40, 2, 60)]
 
 
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
@@ -153,9 +154,11 @@ def qk(n, h, d, dtype, with_rope=True):
 
 @pytest.mark.parametrize(("i", "j"), list(itertools.product(range(6), range(5))))
 def test_qk_norm_rope(i, j, monkeypatch):
-    if TOKENS[i] > 50:  # Python takes as long for a large block as for a small one.
+    if TOKENS[i] > 5:  # Python takes as long for a large block as for a small one.
         options = tuning.options
-        monkeypatch.setattr(tuning, "options", lambda *args: options(*args) | {"ROWS": 32})
+        monkeypatch.setattr(tuning, "options", lambda *args: options(*args) | {"ROWS": 64})
+        launch = importlib.import_module("sana_like_kernels.qk_norm_rope.launch")
+        monkeypatch.setattr(launch, "TOKENS", 256)
     h = HEADS[(i + j) % 3] if TOKENS[i] < 1000 else {16: 20, 32: 3}.get(WIDTHS[j], 1)
     qk(TOKENS[i], h, WIDTHS[j], DTYPES[(i + 2 * j) % 3], with_rope=j != 4)
 
