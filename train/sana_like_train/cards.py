@@ -109,7 +109,8 @@ def _data(recipe: Recipe) -> list[str]:
     data = recipe.data
     if source != "emoji" and not Path(source).exists():
         data = data.model_copy(update={"source": str(find_pack())})
-    records = select_records(data).train
+    parts = select_records(data)
+    records = parts.train + (parts.composition if data.composition else [])
     styles = sorted({record.style for record in records if record.style})
     concepts = len({record.concept for record in records})
     return [
