@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sana_like.layers.pointwise import PointwiseLinear
+from sana_like.layers.pointwise import KernelLinear
 from sana_like.weights.errors import WeightsError
 from sana_like.weights.lora_file import (
     LORA_FILE,
@@ -242,8 +242,8 @@ def save_lora(
 ) -> Path:
     """Write one adapter as `pytorch_lora_weights.safetensors`, which diffusers' pipelines read.
 
-    Factors of former 1x1 convolutions are written in the shape of convolutions, as diffusers'
-    model has them.
+    Factors of convolutions that are held as matrices are written in the shape of convolutions, as
+    diffusers' model has them.
 
     Returns:
         The file.
@@ -258,8 +258,9 @@ def save_lora(
             continue
         down, up = layer.lora_A[adapter_name].weight, layer.lora_B[adapter_name].weight
         factors[name] = LoraFactors(down, up, layer.lora_alpha[adapter_name])
-        if isinstance(layer.get_base_layer(), PointwiseLinear):
-            down, up = down[..., None, None], up[..., None, None]
+        base = layer.get_base_layer()
+        if isinstance(base, KernelLinear):
+            down, up = base.publish(down), up.view(*up.shape, *(1 for _ in base.kernel))
         tensors[f"{prefix}.{name}.lora_A.weight"] = down
         tensors[f"{prefix}.{name}.lora_B.weight"] = up
     if not factors:

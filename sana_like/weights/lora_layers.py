@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sana_like.layers.pointwise import KernelLinear
 from sana_like.weights.errors import WeightsError
 from sana_like.weights.lora_file import LoraFactors, rank_settings
 
@@ -48,8 +49,9 @@ def fitted(pair: LoraFactors, layer: nn.Module, where: str) -> LoraFactors:
     weight: Any = layer.weight
     down, up = pair.down, pair.up
     if isinstance(layer, nn.Linear):
-        down = down.flatten(1) if down.shape[2:] == (1, 1) else down
-        up = up.flatten(1) if up.shape[2:] == (1, 1) else up
+        down = layer.hold(down) if isinstance(layer, KernelLinear) else down
+        # Some files write linear layers' factors as 1x1 convolutions.
+        down, up = (x.flatten(1) if x.shape[2:].numel() == 1 else x for x in (down, up))
     want_down = (pair.rank, *weight.shape[1:])
     want_up = (weight.shape[0], pair.rank) + (1,) * (weight.ndim - 2)
     if tuple(down.shape) != want_down or tuple(up.shape) != want_up:

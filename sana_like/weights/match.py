@@ -8,22 +8,25 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from sana_like.layers.pointwise import PointwiseLinear
+from sana_like.layers.pointwise import KernelLinear
 from sana_like.weights.errors import WeightsError
 from sana_like.weights.strict import listing
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a model needs under one key: published shape, and the floating or exact type."""
+    """What a model needs under one key: published shape, and the floating or exact type.
+
+    `held` is the shape in memory, which is accepted as well.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    pointwise: bool = False
+    held: tuple[int, ...]
 
     def accepts_shape(self, shape: tuple[int, ...]) -> bool:
-        """Published shape, or `[O, I]` for a pointwise weight `[O, I, 1, 1]`."""
-        return shape == self.shape or (self.pointwise and shape == self.shape[:2])
+        """Published shape, or that in memory: `[O, I]` for a pointwise weight `[O, I, 1, 1]`."""
+        return shape in (self.shape, self.held)
 
     def accepts_dtype(self, dtype: torch.dtype) -> bool:
         """Any floating type for a floating tensor, the same type for the others."""
@@ -53,23 +56,22 @@ class KeyReport:
         return "; ".join(parts)
 
 
-def pointwise_keys(model: nn.Module) -> set[str]:
-    """Keys of weights that are `[O, I]` in the model and `[O, I, 1, 1]` in published files."""
+def kernel_layers(model: nn.Module) -> dict[str, KernelLinear]:
+    """Layers whose weights are matrices in the model and kernels in published files, by key."""
     return {
-        f"{name}.weight" if name else "weight"
+        f"{name}.weight" if name else "weight": module
         for name, module in model.named_modules()
-        if isinstance(module, PointwiseLinear)
+        if isinstance(module, KernelLinear)
     }
 
 
 def expected_tensors(model: nn.Module) -> dict[str, Expected]:
     """What the published layout of `model` holds, by key."""
-    pointwise = pointwise_keys(model)
+    layers = kernel_layers(model)
     result = {}
     for key, tensor in model.state_dict().items():
-        is_pointwise = key in pointwise
-        shape = tuple(tensor.shape) + ((1, 1) if is_pointwise else ())
-        result[key] = Expected(shape, tensor.dtype, is_pointwise)
+        published = layers[key].publish(tensor) if key in layers else tensor
+        result[key] = Expected(tuple(published.shape), tensor.dtype, tuple(tensor.shape))
     return result
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sana_like.weights.dtypes import floating_dtype
 from sana_like.weights.errors import WeightsError
 from sana_like.weights.hub import resolve_folder
-from sana_like.weights.match import expected_tensors, pointwise_keys, require_match
+from sana_like.weights.match import expected_tensors, kernel_layers, require_match
 from sana_like.weights.model_config import check_arguments, legal_hints, read_model_config
 from sana_like.weights.strict import WEIGHTS_STEM, WeightsReader, find_weights, listing
 from sana_like.weights.writer import write_folder
@@ -48,7 +48,7 @@ class StrictModel(ModelMixin, ConfigMixin):
     - Such tables keep their dtype for good: `from_pretrained(dtype=...)`, `.to(dtype)`, `.half()`
       move them between devices but never round them. Cast the result of using them, not the table.
     - Former 1x1 convolutions are `PointwiseLinear`; their weights are `[O, I]` in memory and
-      `[O, I, 1, 1]` in files.
+      `[O, I, 1, 1]` in files. Other convolutions held as matrices are `KernelLinear` likewise.
     """
 
     config_name = "config.json"  # type: ignore[assignment]
@@ -245,7 +245,8 @@ class StrictModel(ModelMixin, ConfigMixin):
 def published_state_dict(model: nn.Module) -> dict[str, Tensor]:
     """The state dict of `model` in the layout of published files; tensors share memory with it.
 
-    Pointwise weights `[O, I]` become `[O, I, 1, 1]`; all else is as in `model.state_dict()`.
+    Pointwise weights `[O, I]` become `[O, I, 1, 1]`, other convolutions held as matrices their
+    kernels; all else is as in `model.state_dict()`.
 
     Raises:
         WeightsError: a tensor is no plain one, but quantised or sharded.
@@ -257,9 +258,9 @@ def published_state_dict(model: nn.Module) -> dict[str, Tensor]:
             f"{len(strange)} tensors are no plain ones ({listing(strange)}): quantised or sharded "
             "weights cannot be saved. Save the model before quantising; int8=True stores it small."
         )
-    pointwise = pointwise_keys(model)
+    layers = kernel_layers(model)
     return {
-        key: tensor.detach()[..., None, None] if key in pointwise else tensor.detach()
+        key: layers[key].publish(tensor.detach()) if key in layers else tensor.detach()
         for key, tensor in state_dict.items()
     }
 
