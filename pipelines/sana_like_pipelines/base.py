@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from sana_like.text.settings import TextSettings
+from sana_like.transformers.first_block_cache import FirstBlockCache
 from sana_like_pipelines.calls import NOT_IN_RECIPE, Call, check_latents, refuse_unused
 from sana_like_pipelines.conditioning import Conditioning
 from sana_like_pipelines.decode import decode_latents
@@ -119,6 +121,13 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin):
             a["num_images_per_prompt"],
         )  # fmt: skip
         guidance = self._guidance(a)
+        if "guidance_passes" in a:
+            passes = self.passes_that_fit(
+                a["guidance_passes"], size, inputs.batch, guidance.branches
+            )
+            # The recipe says what was done, so that a rerun does the same.
+            a["guidance_passes"] = passes
+            guidance = replace(guidance, batched=passes == "batched")
         hooks = StepHooks(
             a["callback_on_step_end"], a["callback_on_step_end_tensor_inputs"], a["cancel"],
             a["preview"], a["preview_every"],
@@ -127,8 +136,20 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin):
         text = self.active_text_settings(a["max_sequence_length"], a["complex_human_instruction"])
         noise = NoiseSource(a["generator"], inputs.batch)
         check_latents(a["latents"], self._latent_shape(size, inputs.batch))
+        cache = self._block_cache(a.get("first_block_cache"))
         self._interrupt, self._guidance_scale = False, a["guidance_scale"]
-        return Call(a, inputs, size, guidance, hooks, noise, text, self._execution_device, {})
+        device = self._execution_device
+        return Call(a, inputs, size, guidance, hooks, noise, text, device, {}, block_cache=cache)
+
+    def _block_cache(self, threshold: float | None) -> FirstBlockCache | None:
+        if threshold is None:
+            return None
+        if getattr(self.transformer, "is_cache_enabled", False):
+            raise ValueError(
+                "first_block_cache does not go together with a cache of diffusers': call "
+                "pipe.transformer.disable_cache() first"
+            )
+        return FirstBlockCache(threshold)
 
     def _guidance(self, arguments: Mapping[str, Any]) -> Guidance:
         pag_scale = arguments["pag_scale"]
@@ -142,7 +163,6 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin):
             pag_scale=pag_scale,
             pag_adaptive_scale=arguments["pag_adaptive_scale"],
             pag_layers=layers,
-            batched=arguments["guidance_batched"],
         )
 
     def _check_parts(self, inputs: PromptInputs, guidance: Guidance, hooks: StepHooks) -> None:
@@ -205,7 +225,10 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin):
         kind = call.arguments["output_type"]
         images: Any = latents
         if kind != "latent":
-            pictures = call.size.deliver(decode_latents(self.vae, latents)).float()
+            pictures, tiles = decode_latents(self.vae, latents)
+            if tiles is not None:
+                call.context["decoded_in_tiles"] = [tiles.height, tiles.width]
+            pictures = call.size.deliver(pictures).float()
             images = to_output(pictures if finish is None else finish(pictures), kind)
         if not call.arguments["return_dict"]:
             return (images,)
@@ -239,4 +262,15 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin):
                 "adapters": self.lora_scales(),
                 **call.context,
             },
+            pictures=_of_pictures(call),
         )
+
+
+def _of_pictures(call: Call) -> list[dict[str, Any]]:
+    """What the recipe says of each picture of a call alone."""
+    if call.block_cache is None or not call.block_cache.blocks_run:
+        return [{}] * call.inputs.batch
+    return [
+        {"first_block_cache": call.block_cache.record(picture)}
+        for picture in range(call.inputs.batch)
+    ]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sana_like.finite import require_finite
 from sana_like.text.settings import TextSettings
+from sana_like.transformers.first_block_cache import FirstBlockCache
 from sana_like_pipelines.guidance import Guidance
 from sana_like_pipelines.noise import NoiseSource
 from sana_like_pipelines.pixels import OUTPUT_TYPES
@@ -46,6 +47,7 @@ class Call:
     context: dict[str, Any]
     """What the recipe says beside the arguments."""
     features: PromptFeatures | None = None
+    block_cache: FirstBlockCache | None = None
 
 
 def refuse_unused(arguments: Mapping[str, Any]) -> None:

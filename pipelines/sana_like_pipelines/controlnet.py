@@ -19,6 +19,7 @@ from sana_like_pipelines.conditioning import Conditioning
 from sana_like_pipelines.flow import FlowPipeline
 from sana_like_pipelines.guidance import Branch
 from sana_like_pipelines.loading import Index, LoadOptions, load_component
+from sana_like_pipelines.memory import Passes
 from sana_like_pipelines.noise import Seeds
 from sana_like_pipelines.outputs import SanaPipelineOutput
 from sana_like_pipelines.pictures import Pictures, fit, for_prompts, read_pictures, same_size
@@ -188,7 +189,8 @@ class SanaControlNetPipeline(FlowPipeline):
         control_guidance_start: float | Sequence[float] = 0.0,
         control_guidance_end: float | Sequence[float] = 1.0,
         guidance_interval: tuple[float, float] = (0.0, 1.0),
-        guidance_batched: bool = True,
+        guidance_passes: Passes = "auto",
+        first_block_cache: float | None = None,
         pag_scale: float = 0.0,
         pag_adaptive_scale: float = 0.0,
         pag_applied_layers: int | str | Sequence[int | str] | None = None,

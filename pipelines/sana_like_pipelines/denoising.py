@@ -71,6 +71,8 @@ class Denoising(TextReading):
                 name: value(latents, branches) if callable(value) else value
                 for name, value in extras.items()
             }
+            if call.block_cache is not None:
+                arguments["block_cache"] = call.block_cache.for_pass(branches)
             with ExitStack() as stack:
                 if getattr(transformer, "is_cache_enabled", False):
                     stack.enter_context(transformer.cache_context("+".join(branches)))
@@ -121,6 +123,8 @@ class Denoising(TextReading):
                 call.hooks.check_cancel(step, total)
                 if self._interrupt:
                     break
+                if call.block_cache is not None:
+                    call.block_cache.begin_step(step, total)
                 output = predict(latents, timestep, step)
                 require_finite(output, f"step {step + 1} of {total}", self.transformer.dtype)
                 latents, clean = run.step(output, timestep, latents)

@@ -70,9 +70,9 @@ class Guidance:
         return self.scale > 1
 
     @property
-    def rows_per_picture(self) -> int:
-        """Rows of the batch that a picture takes in a step, at most."""
-        return 1 + self.uses_negative + (self.pag_scale > 0) if self.batched else 1
+    def branches(self) -> int:
+        """Predictions that a picture needs in a step, at most."""
+        return 1 + self.uses_negative + (self.pag_scale > 0)
 
     def pag_weight(self, time: float) -> float:
         """Weight of the perturbed branch at `time`, which runs from 1000 to 0."""

@@ -12,6 +12,7 @@ from sana_like.schedulers.flow import make_sigmas, shift_sigma, unshift_sigma
 from sana_like.text.encoding import TextEncoding
 from sana_like_pipelines.calls import Call
 from sana_like_pipelines.flow import FlowPipeline
+from sana_like_pipelines.memory import Passes
 from sana_like_pipelines.noise import Seeds
 from sana_like_pipelines.outputs import SanaPipelineOutput
 from sana_like_pipelines.pictures import Pictures, fit, for_prompts, read_pictures, same_size
@@ -109,7 +110,8 @@ class SanaImg2ImgPipeline(FromPicture):
         complex_human_instruction: Sequence[str] | str | None = INSTRUCTION_OF_MODEL,
         *,
         guidance_interval: tuple[float, float] = (0.0, 1.0),
-        guidance_batched: bool = True,
+        guidance_passes: Passes = "auto",
+        first_block_cache: float | None = None,
         pag_scale: float = 0.0,
         pag_adaptive_scale: float = 0.0,
         pag_applied_layers: int | str | Sequence[int | str] | None = None,

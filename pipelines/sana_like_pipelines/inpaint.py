@@ -13,6 +13,7 @@ from sana_like.schedulers.flow import add_noise
 from sana_like.text.encoding import TextEncoding
 from sana_like_pipelines.calls import Call
 from sana_like_pipelines.img2img import FromPicture
+from sana_like_pipelines.memory import Passes
 from sana_like_pipelines.noise import Seeds
 from sana_like_pipelines.outputs import SanaPipelineOutput
 from sana_like_pipelines.pictures import Pictures, fit, for_prompts, read_pictures
@@ -62,7 +63,8 @@ class SanaInpaintPipeline(FromPicture):
         *,
         keep_unmasked: bool = True,
         guidance_interval: tuple[float, float] = (0.0, 1.0),
-        guidance_batched: bool = True,
+        guidance_passes: Passes = "auto",
+        first_block_cache: float | None = None,
         pag_scale: float = 0.0,
         pag_adaptive_scale: float = 0.0,
         pag_applied_layers: int | str | Sequence[int | str] | None = None,

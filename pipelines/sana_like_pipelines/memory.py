@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
-from torch import nn
+import torch
 
+from sana_like_pipelines.decode import plan_tiles, tiled
+from sana_like_pipelines.free_memory import fits
+from sana_like_pipelines.memory_terms import (
+    PHASES,
+    cached_bytes,
+    decoder_bytes,
+    resident_bytes,
+    text_bytes,
+    weight_bytes,
+)
+from sana_like_pipelines.sizes import PictureSize
 from sana_like_pipelines.whole import is_whole
 
-PHASES = {"text": "text_encoder", "denoise": "transformer", "decode": "vae"}
+_LOG = logging.getLogger(__name__)
+Passes = Literal["auto", "batched", "sequential"]
+"""Branches of guidance: in one batch, one after the other, or as the memory allows."""
 OFFLOADS = (None, "model", "layers")
 
 
@@ -43,88 +56,8 @@ class MemoryEstimate:
         return f"peak {self.peak / 2**30:.2f} GiB ({', '.join(parts)})"
 
 
-def weight_bytes(module: Any) -> int:
-    """Bytes of the parameters and buffers of a module; 0 for anything else."""
-    if not isinstance(module, nn.Module):
-        return 0
-    tensors = [*module.parameters(), *module.buffers()]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def largest_layer_bytes(module: Any) -> int:
-    """Bytes of the largest layer, which is what layer-wise offloading keeps on the device."""
-    if not isinstance(module, nn.Module):
-        return 0
-    sizes = [
-        sum(tensor.numel() * tensor.element_size() for tensor in layer.parameters(recurse=False))
-        for layer in module.modules()
-    ]
-    return max(sizes, default=0)
-
-
-def resident_bytes(components: dict[str, Any], phase: str, offload: str | None) -> int:
-    """Bytes of weights on the device in a phase."""
-    running = [PHASES[phase]] + (["controlnet"] if phase == "denoise" else [])
-    if offload is None:
-        return sum(weight_bytes(component) for component in components.values())
-    measure = weight_bytes if offload == "model" else largest_layer_bytes
-    return sum(measure(components.get(name)) for name in running)
-
-
-def decoder_bytes(vae: Any, height: int, width: int, batch: int) -> int:
-    """Peak bytes of decoding pictures of `height` x `width` px, weights left out.
-
-    Taken over the stages: a residual block and its norm, an upsampling step with its enlarged input
-    and three tensors of its output, a gated block with three of its expansion. Tiling and slicing
-    count as they are switched on.
-    """
-    config = vae.config
-    pixels = height * width
-    canvas = 0
-    if vae.use_tiling:
-        tile = min(height, vae.tile_sample_min_height) * min(width, vae.tile_sample_min_width)
-        # The parts that are done, and the picture they are put into.
-        canvas = 2 * pixels * config.in_channels if tile < pixels else 0
-        pixels = min(pixels, tile)
-    rows = 1 if vae.use_slicing else batch
-    size = vae.dtype.itemsize
-    widths: Sequence[int] = config.decoder_block_out_channels
-    kinds = config.decoder_block_types
-    kinds = (kinds,) * len(widths) if isinstance(kinds, str) else kinds
-    peak = 0
-    for stage, (kind, channels) in enumerate(zip(kinds, widths, strict=True)):
-        if config.decoder_layers_per_block[stage] == 0 and stage == 0:
-            continue  # without blocks the first stage has no resolution of its own
-        cells = pixels // 4**stage
-        ratio = getattr(config, "expand_ratio", 4.0) if kind == "GLUMBConv" else 4.0
-        block = (3 * 2 * ratio + 2) * channels * size
-        if kind == "ResBlock":
-            # Its norm works in fp32: stream and input, and there the squares, the product and,
-            # from half precision, the input once more.
-            block = channels * (2 * size + (2 if size >= 4 else 3) * 4)
-        above = widths[stage + 1] if stage + 1 < len(widths) else 0
-        enlarged = above if config.upsample_block_type == "interpolate" else 0
-        peak = max(peak, int(cells * max(block, (enlarged + 3 * channels) * size)))
-    return rows * peak + batch * canvas * size
-
-
-def text_bytes(text_encoder: Any, tokens: int, prompts: int) -> int:
-    """Peak bytes of encoding prompts, weights left out."""
-    if text_encoder is None:
-        return 0
-    config = text_encoder.config.get_text_config()
-    size = text_encoder.dtype.itemsize
-    layers, hidden = config.num_hidden_layers, config.hidden_size
-    # Hidden states of every layer are kept where a middle one is read; keys and values always.
-    heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
-    head_dim = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
-    kept = layers * (hidden + 2 * heads * head_dim)
-    working = 4 * hidden + 3 * config.intermediate_size
-    return prompts * tokens * (kept + working) * size
-
-
 class MemoryMixin:
-    """Adds `estimate` to a pipeline."""
+    """Adds `estimate` to a pipeline, and the choices that follow from it."""
 
     def estimate(
         self,
@@ -134,15 +67,19 @@ class MemoryMixin:
         *,
         guidance_scale: float = 4.5,
         pag_scale: float = 0.0,
-        guidance_batched: bool = True,
+        guidance_passes: Passes = "auto",
+        first_block_cache: float | None = None,
         offload: str | None = None,
     ) -> MemoryEstimate:
         """Estimate the memory of a call.
 
+        What the call chooses by the free memory, passes of guidance and tiles of decoding, is
+        estimated as it would be chosen now.
+
         Args:
             height, width: of the pictures in pixels; default as in the call.
             num_images: pictures in the batch (prompts times pictures per prompt).
-            guidance_scale, pag_scale, guidance_batched: as in the call.
+            guidance_scale, pag_scale, guidance_passes, first_block_cache: as in the call.
             offload: `None`, `"model"` (`enable_model_cpu_offload`) or `"layers"`
                 (`enable_sequential_cpu_offload`, `enable_group_offload`).
 
@@ -155,22 +92,72 @@ class MemoryMixin:
             raise ValueError(f"num_images={num_images!r} must be 1 or more")
         pipe: Any = self
         size = pipe.picture_size(height, width)
-        branches = 1
-        if guidance_batched:
-            branches += (guidance_scale > 1 and pipe.takes_negative) + (pag_scale > 0)
-        ratio = pipe.vae.spatial_compression_ratio
-        grid = (size.work_height // ratio, size.work_width // ratio)
+        branches = 1 + (guidance_scale > 1 and pipe.takes_negative) + (pag_scale > 0)
+        passes = self.passes_that_fit(guidance_passes, size, num_images, branches)
+        rows = num_images * (branches if passes == "batched" else 1)
+        device = pipe._execution_device
+        tiles = plan_tiles(pipe.vae, size.work_height, size.work_width, num_images, device)
+        with tiled(pipe.vae, tiles):
+            decode = decoder_bytes(pipe.vae, size.work_height, size.work_width, num_images)
         tokens = pipe.active_text_settings().max_sequence_length
-        models = [pipe.transformer, *getattr(pipe, "controlnets", [])]
-        rows = num_images * branches
-        activations = {
-            "text": text_bytes(pipe.text_encoder, tokens, num_images),
-            "denoise": max(model.activation_bytes(*grid, tokens, rows) for model in models),
-            "decode": decoder_bytes(pipe.vae, size.work_height, size.work_width, num_images),
-        }
+        denoise = self._denoise_bytes(size, rows)
+        if first_block_cache is not None:
+            denoise += cached_bytes(
+                pipe.transformer, *self._latent_grid(size), num_images * branches
+            )
         components = dict(pipe.components)
         return MemoryEstimate(
             {name: weight_bytes(part) for name, part in components.items()},
-            activations,
+            {
+                "text": text_bytes(pipe.text_encoder, tokens, num_images),
+                "denoise": denoise,
+                "decode": decode,
+            },
             {phase: resident_bytes(components, phase, offload) for phase in PHASES},
         )
+
+    def passes_that_fit(
+        self, wish: Passes, size: PictureSize, num_images: int, branches: int
+    ) -> Passes:
+        """Whether the branches of guidance run in one batch or one after the other.
+
+        Args:
+            wish: `"auto"` chooses one batch, which is faster, where it fits the free memory.
+            size: of the pictures.
+            num_images: pictures in the batch.
+            branches: predictions per picture and step.
+
+        Returns:
+            `"batched"` or `"sequential"`.
+
+        Raises:
+            ValueError: `wish` is unknown.
+        """
+        if wish not in get_args(Passes):
+            raise ValueError(
+                f"guidance_passes={wish!r} is unknown; legal: {', '.join(get_args(Passes))}"
+            )
+        if wish != "auto":
+            return wish
+        if branches == 1:
+            return "batched"
+        pipe: Any = self
+        device: torch.device = pipe._execution_device
+        # Weights that are offloaded come to the device first.
+        missing = 0 if pipe.transformer.device == device else weight_bytes(pipe.transformer)
+        if fits(missing + self._denoise_bytes(size, num_images * branches), device):
+            return "batched"
+        _LOG.info("%d branches in one batch do not fit the free memory: one at a time", branches)
+        return "sequential"
+
+    def _latent_grid(self, size: PictureSize) -> tuple[int, int]:
+        ratio = self.vae.spatial_compression_ratio  # type: ignore[attr-defined]
+        return size.work_height // ratio, size.work_width // ratio
+
+    def _denoise_bytes(self, size: PictureSize, rows: int) -> int:
+        """Peak bytes of an evaluation with `rows` rows, weights left out."""
+        pipe: Any = self
+        tokens = pipe.active_text_settings().max_sequence_length
+        models = [pipe.transformer, *getattr(pipe, "controlnets", [])]
+        grid = self._latent_grid(size)
+        return max(int(model.activation_bytes(*grid, tokens, rows)) for model in models)

@@ -52,6 +52,7 @@ def make_recipes(
     seeds: Sequence[int | None],
     settings: Mapping[str, Any],
     context: Mapping[str, Any],
+    pictures: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """One record per picture, in the order of the batch.
 
@@ -62,6 +63,7 @@ def make_recipes(
         seeds: B seeds; `None` where no seed makes the noise again.
         settings: arguments of `__call__` that hold for every picture.
         context: scheduler, text settings, dtypes, device, adapters, digests of inputs.
+        pictures: B records of what holds for one picture alone.
 
     Returns:
         Records with `software`, `version`, `pipeline`, `model`, `prompt`, `negative_prompt`,
@@ -81,6 +83,7 @@ def make_recipes(
             "negative_prompt": negatives[place // per_prompt],
             "seed": seed,
             **common,
+            **plain(pictures[place]),
         }
         for place, seed in enumerate(seeds)
     ]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sana_like.text.encoding import TextEncoding
 from sana_like_pipelines.flow import FlowPipeline
+from sana_like_pipelines.memory import Passes
 from sana_like_pipelines.noise import Seeds
 from sana_like_pipelines.outputs import SanaPipelineOutput
 from sana_like_pipelines.steps import Callback, Preview
@@ -53,7 +54,8 @@ class SanaPipeline(FlowPipeline):
         complex_human_instruction: Sequence[str] | str | None = INSTRUCTION_OF_MODEL,
         *,
         guidance_interval: tuple[float, float] = (0.0, 1.0),
-        guidance_batched: bool = True,
+        guidance_passes: Passes = "auto",
+        first_block_cache: float | None = None,
         pag_scale: float = 0.0,
         pag_adaptive_scale: float = 0.0,
         pag_applied_layers: int | str | Sequence[int | str] | None = None,
@@ -98,7 +100,13 @@ class SanaPipeline(FlowPipeline):
             complex_human_instruction: text or lines that the encoder reads before the prompt;
                 `None` for none; by default what the model was trained with.
             guidance_interval: (start, end) as fractions of the steps in which guidance acts.
-            guidance_batched: all branches of guidance in one batch, or one after the other.
+            guidance_passes: branches of guidance in one batch (`"batched"`, faster) or one after
+                the other (`"sequential"`, less memory); `"auto"`: the former where it fits the
+                free memory. The results are equal to rounding; the recipe says which it was.
+            first_block_cache: skip the blocks after the first in a step whose first block's
+                residual has changed by less than this since they were last run (mean absolute
+                change over mean absolute value), and add what they added then. Faster, not exact;
+                0.1 is a start, see `FirstBlockCache`. The first and the last step run whole.
             pag_scale: weight of perturbed-attention guidance; 0 turns it off.
             pag_adaptive_scale: how fast that weight falls over the run.
             pag_applied_layers: blocks that it perturbs, by number, name or expression; `None`: the

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +18,7 @@ from sana_like.layers.modulation import ModulatedLayerNorm
 from sana_like.layers.patch import unpatchify
 from sana_like.transformers.backbone import SanaBackbone
 from sana_like.transformers.checks import require_finite, watches_range
+from sana_like.transformers.first_block_cache import BlockInputs, PassCache
 from sana_like.transformers.text_context import TextContext
 
 
@@ -103,6 +105,7 @@ class SanaTransformer2DModel(SanaBackbone):
         *,
         perturbed_layers: Collection[int] = (),
         perturbed_rows: Tensor | None = None,
+        block_cache: PassCache | None = None,
     ) -> Transformer2DModelOutput | tuple[Tensor]:
         """Predict.
 
@@ -119,6 +122,7 @@ class SanaTransformer2DModel(SanaBackbone):
             perturbed_layers: blocks in which perturbed rows skip self-attention (perturbed
                 attention guidance, arXiv 2403.17377).
             perturbed_rows: bool `[B]`, the rows to perturb; `None` means all of them.
+            block_cache: of a sampling run, to skip blocks with; see `FirstBlockCache`.
 
         Returns:
             `.sample` `[B, out_channels, height, width]`.
@@ -134,20 +138,41 @@ class SanaTransformer2DModel(SanaBackbone):
         text = self._text(encoder_hidden_states, encoder_attention_mask, batch)
 
         x = self.patch_embed(hidden_states)  # [B, N, C]
-        finite = [x.isfinite().all()] if watches_range(self, x) else []
-        for index, block in enumerate(self.transformer_blocks):
-            skipped = bypass if index in perturbed_layers else None
-            key, value = text.keys[index], text.values[index]
-            x = self._run(block, x, modulation, key, value, text.mask, grid, None, None, skipped)
-            if 0 < index <= len(residuals):
-                x = x + residuals[index - 1].to(x.dtype)
-            if finite:
-                finite.append(x.isfinite().all())
-        require_finite(finite)
+        inputs = BlockInputs(
+            modulation, text, grid, tuple(residuals), frozenset(perturbed_layers), bypass
+        )
+        finite = [x.isfinite().all()] if watches_range(self, x) else None
+        run = partial(self._run_blocks, finite=finite)
+        count = len(self.transformer_blocks)
+        x = run(x, inputs) if block_cache is None else block_cache.run(run, x, inputs, count)
+        require_finite(finite or [])
         table = (self.scale_shift_table + embedded[:, None]).to(x.dtype)  # [B, 2, C]
         x = self.proj_out(self.norm_out(x, *table.chunk(2, dim=1)))
         sample = unpatchify(x, *grid[1:], self.patch_size)
         return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
+
+    def _run_blocks(
+        self,
+        x: Tensor,
+        inputs: BlockInputs,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        finite: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Blocks `start` to `end` on the stream `[B, N, C]`; notes in `finite` where it is."""
+        text, residuals = inputs.text, inputs.residuals
+        for index, block in enumerate(self.transformer_blocks[start:end], start):
+            skipped = inputs.bypass if index in inputs.perturbed else None
+            key, value = text.keys[index], text.values[index]
+            x = self._run(
+                block, x, inputs.modulation, key, value, text.mask, inputs.grid, None, None, skipped
+            )
+            if 0 < index <= len(residuals):
+                x = x + residuals[index - 1].to(x.dtype)
+            if finite is not None:
+                finite.append(x.isfinite().all())
+        return x
 
     def _outer_macs(self) -> int:
         config: Any = self.config

@@ -90,8 +90,8 @@ def test_layers_that_do_not_exist(wish):
 @pytest.mark.parametrize("guidance_scale", [1.0, 4.5])
 def test_batched_and_single_passes_agree(sana, quick, guidance_scale):
     arguments = quick | {"guidance_scale": guidance_scale, "pag_scale": 1.5, "generator": [1, 2]}
-    together = latents_of(sana, ["a", "a blue dog"], guidance_batched=True, **arguments)
-    apart = latents_of(sana, ["a", "a blue dog"], guidance_batched=False, **arguments)
+    together = latents_of(sana, ["a", "a blue dog"], guidance_passes="batched", **arguments)
+    apart = latents_of(sana, ["a", "a blue dog"], guidance_passes="sequential", **arguments)
     torch.testing.assert_close(together, apart, atol=CLOSE, rtol=0)
 
 

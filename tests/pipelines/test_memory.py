@@ -131,7 +131,7 @@ def test_branches_and_pictures_count(pipe):
     one = denoise(guidance_scale=1.0)
     assert denoise(guidance_scale=4.0) == 2 * one
     assert denoise(guidance_scale=4.0, pag_scale=1.0, num_images=2) == 6 * one
-    assert denoise(guidance_scale=4.0, guidance_batched=False) == one
+    assert denoise(guidance_scale=4.0, guidance_passes="sequential") == one
 
 
 def test_text_encoder_counts(sana):
