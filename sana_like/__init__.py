@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from sana_like.schedulers.flow_euler import FlowEulerScheduler as FlowEulerScheduler
     from sana_like.schedulers.flow_heun import FlowHeunScheduler as FlowHeunScheduler
     from sana_like.schedulers.scm import SCMScheduler as SCMScheduler
+    from sana_like.state import State as State
     from sana_like.transformers.controlnet import SanaControlNetModel as SanaControlNetModel
     from sana_like.transformers.image import SanaTransformer2DModel as SanaTransformer2DModel
+    from sana_like.transformers.video import (
+        SanaVideoTransformer3DModel as SanaVideoTransformer3DModel,
+    )
     from sana_like.weights.errors import WeightsError as WeightsError
 
 __getattr__, __dir__, __all__ = lazy_exports(
@@ -32,6 +36,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "SCMScheduler": "schedulers.scm",
         "SanaControlNetModel": "transformers.controlnet",
         "SanaTransformer2DModel": "transformers.image",
+        "SanaVideoTransformer3DModel": "transformers.video",
+        "State": "state",
         "WeightsError": "weights.errors",
     },
 )

@@ -1,7 +1,7 @@
 """Architectures of the published SANA transformers.
 
-Sources: SANA (arXiv 2410.10629, table 1), SANA-1.5 (2501.18427), SANA-Sprint (2503.09641) and the
-configuration files of the published checkpoints.
+Sources: SANA (arXiv 2410.10629, table 1), SANA-1.5 (2501.18427), SANA-Sprint (2503.09641),
+SANA-Video (2509.24695) and the configuration files of the published checkpoints.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ class TransformerPreset:
     guidance_embeds: bool = False
     controlnet: bool = False
 
+    @property
+    def class_name(self) -> str:
+        """The class that has this shape."""
+        return "SanaControlNetModel" if self.controlnet else "SanaTransformer2DModel"
+
     def config(self) -> dict[str, Any]:
         """Arguments of the model's constructor; what all shapes share is its default."""
         config: dict[str, Any] = {
@@ -56,6 +61,39 @@ class TransformerPreset:
         if not self.controlnet:
             config |= {"qk_norm": self.qk_norm, "guidance_embeds": self.guidance_embeds}
         return config
+
+
+@dataclass(frozen=True)
+class VideoPreset:
+    """One published shape of `SanaVideoTransformer3DModel`; the three differ in their latents.
+
+    Attributes:
+        source: the checkpoints or the paper that have it.
+        num_parameters: their total.
+        channels: of the latent.
+        patch_size: (frames, height, width) of a patch.
+        sample_size: height of the latent it was trained on.
+        autoencoder: what its latents are made by: frames and pixels of a latent pixel.
+    """
+
+    source: str
+    num_parameters: int
+    channels: int
+    patch_size: tuple[int, int, int]
+    sample_size: int
+    autoencoder: str
+
+    class_name = "SanaVideoTransformer3DModel"
+
+    def config(self) -> dict[str, Any]:
+        """Arguments of the model's constructor; what all shapes share is its default."""
+        return {
+            "in_channels": self.channels,
+            "out_channels": self.channels,
+            "patch_size": self.patch_size,
+            "sample_size": self.sample_size,
+            "mlp_ratio": 3.0,
+        }
 
 
 def _narrow(source: str, num_parameters: int, num_layers: int = 28, **other: Any) -> Any:
@@ -102,14 +140,26 @@ CONTROLNET_PRESETS: dict[str, TransformerPreset] = {
     ),
 }
 
+VIDEO_PRESETS: dict[str, VideoPreset] = {
+    "sana-video-2b-480p": VideoPreset(
+        "SANA-Video_2B_480p", 2_056_862_144, 16, (1, 2, 2), 30, "Wan 2.1, 4x8x8"
+    ),
+    "sana-video-2b-720p": VideoPreset(
+        "SANA-Video_2B_720p", 2_057_148_928, 128, (1, 1, 1), 22, "LTX-2, 8x32x32"
+    ),
+    "sana-video-2b-720p-dc-ae-v": VideoPreset(
+        "SANA-Video paper", 2_056_718_752, 32, (1, 1, 1), 22, "DC-AE-V, 4x32x32"
+    ),
+}
 
-def preset(name: str) -> TransformerPreset:
+
+def preset(name: str) -> TransformerPreset | VideoPreset:
     """The preset of this name.
 
     Raises:
         ValueError: no such name; the message lists those that exist.
     """
-    presets = TRANSFORMER_PRESETS | CONTROLNET_PRESETS
+    presets = TRANSFORMER_PRESETS | CONTROLNET_PRESETS | VIDEO_PRESETS
     if name not in presets:
         raise ValueError(f"no preset {name!r}; there are {', '.join(presets)}")
     return presets[name]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sana_like.attention.heads import qk_norms, split_heads
-from sana_like_kernels import linear_attention
+from sana_like.layers.rope import Rope
+from sana_like.state import Tensors, chunk_spans
+from sana_like_kernels import block_causal_linear_attention, linear_attention
 
 # Added to the normaliser; only a query whose products are all zero notices it.
 NORMALISER_EPS = 1e-15
@@ -18,7 +21,10 @@ class ReLULinearAttention(nn.Module):
     """Every token reads every token through ReLU features (SANA, arXiv 2410.10629, section 3.2).
 
     `o_n = sum_m v_m <relu(k_m), relu(q_n)> / sum_m <relu(k_m), relu(q_n)>` per head, without a
-    1/sqrt(D) scale and without positions, in time and memory linear in the number of tokens.
+    1/sqrt(D) scale, in time and memory linear in the number of tokens. Positions, where there are
+    any, turn the features of the numerator only: turned ones can have negative products, which a
+    normaliser must not. Over a stream the sums run on: `A = sum_m relu(k_m) v_m^T`, keys turned,
+    and `z = sum_m relu(k_m)` are all that later chunks need (SANA-Video, arXiv 2509.24695, 3.3).
 
     Args:
         dim: width C of the tokens.
@@ -54,47 +60,89 @@ class ReLULinearAttention(nn.Module):
         self.to_v = nn.Linear(dim, inner, bias=bias)
         self.to_out = nn.ModuleList([nn.Linear(inner, dim), nn.Dropout(dropout)])
 
+    def new_state(
+        self, batch: int, device: torch.device, dtype: torch.dtype
+    ) -> dict[str, Tensor]:
+        """The sums before the first token; fp32, or fp64 for a model of that `dtype`."""
+        wide = torch.promote_types(dtype, torch.float32)
+        width = self.to_q.out_features // self.heads
+        shape = (batch, self.heads, width)
+        return {
+            "key_value": torch.zeros(*shape, width, device=device, dtype=wide),
+            "key_sum": torch.zeros(shape, device=device, dtype=wide),
+        }
+
     def forward(
         self,
         x: Tensor,
         *,
-        grid: tuple[int, int, int],  # noqa: ARG002 - part of every mixer's signature
-        rope: Any = None,
+        grid: tuple[int, int, int],
+        rope: Rope | None = None,
         cond: Any = None,
-        state: None = None,
+        state: Tensors | None = None,
+        chunks: Sequence[int] | None = None,
         bypass: Tensor | None = None,
-    ) -> tuple[Tensor, None]:
+    ) -> tuple[Tensor, dict[str, Tensor] | None]:
         """Mix the tokens of each row.
 
         Args:
             x: `[B, N, C]`.
-            grid: (frames, height, width) of the tokens; this mixer does not read it.
-            rope, cond, state: not read by this mixer; a value is refused.
+            grid: (frames, height, width) of the tokens.
+            rope: cosines and sines `[N, D / 2]`, see `layers.rope.rope_3d`.
+            cond: not read by this mixer; a value is refused.
+            state: of the tokens before these; `None` for a whole sequence, in which every token
+                reads every token.
+            chunks: frames of each chunk of a stream; `None` takes all for one.
             bypass: bool `[B]`. Where true a token reads only itself, its value going straight to
                 the output projection: the perturbed branch of perturbed-attention guidance
                 (arXiv 2403.17377, section 4).
 
         Returns:
-            `[B, N, C]`, and the state, which is always `None`.
+            `[B, N, C]`, and the state after these tokens where one was given.
 
         Raises:
-            ValueError: a rope, condition or state was given.
+            ValueError: a condition was given, or chunks without a state.
         """
-        if not (rope is None and cond is None and state is None):
-            raise ValueError("ReLULinearAttention reads no rope, cond or state; pass None for each")
+        if cond is not None:
+            raise ValueError("ReLULinearAttention reads no cond; pass None")
+        if state is None and chunks is not None:
+            raise ValueError("chunks were given without a state; begin with new_state")
         query, key, value = self.to_q(x), self.to_k(x), self.to_v(x)  # [B, N, H*D]
         if self.norm_q is not None and self.norm_k is not None:
             # A norm kept in fp32 must not change the dtype of the stream.
             query, key = self.norm_q(query).to(value.dtype), self.norm_k(key).to(value.dtype)
-        out = linear_attention(
-            split_heads(query, self.heads),
-            split_heads(key, self.heads),
-            split_heads(value, self.heads),
-            eps=NORMALISER_EPS,
-            clip=self.clip,
-        ).flatten(2)  # [B, N, H*D]
+        heads = [split_heads(part, self.heads) for part in (query, key, value)]  # [B, N, H, D]
+        after = None
+        if state is None:
+            out = linear_attention(*heads, eps=NORMALISER_EPS, clip=self.clip, rope=rope)
+        else:
+            out, after = self._stream(heads, grid, rope, state, chunks or grid[:1])
+        out = out.flatten(2)  # [B, N, H*D]
         if bypass is not None:
             out = torch.where(bypass[:, None, None], value, out)
         for layer in self.to_out:
             out = layer(out)
-        return out, None
+        return out, after
+
+    def _stream(
+        self,
+        heads: Sequence[Tensor],
+        grid: tuple[int, int, int],
+        rope: Rope | None,
+        state: Tensors,
+        chunks: Sequence[int],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Chunk after chunk: each reads itself and the sums, then the sums take it in."""
+        sums = (state["key_value"], state["key_sum"])
+        outs = []
+        for span in chunk_spans(chunks, grid[1] * grid[2]):
+            out, sums = block_causal_linear_attention(
+                *(part[:, span] for part in heads),
+                sums,
+                eps=NORMALISER_EPS,
+                clip=self.clip,
+                rope=None if rope is None else (rope[0][span], rope[1][span]),
+            )
+            outs.append(out)
+        whole = outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
+        return whole, {"key_value": sums[0], "key_sum": sums[1]}

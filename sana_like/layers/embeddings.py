@@ -16,18 +16,18 @@ def sinusoid(values: Tensor, width: int = FREQUENCIES) -> Tensor:
     """Cosines, then sines, of `values` at `width / 2` frequencies from 1 down to 1/10000.
 
     Args:
-        values: `[B]`, any dtype; fp64 is kept, everything else is computed in fp32, so that a
+        values: `[...]`, any dtype; fp64 is kept, everything else is computed in fp32, so that a
             fractional time keeps its fraction whatever the model's dtype.
         width: even number of channels.
 
     Returns:
-        `[B, width]` in fp32 or fp64.
+        `[..., width]` in fp32 or fp64.
     """
     wide = torch.promote_types(values.dtype, torch.float32)
     half = width // 2
     steps = torch.arange(half, dtype=wide, device=values.device)
     frequencies = torch.exp(steps * (-math.log(MAX_PERIOD) / half))
-    angles = values.to(wide)[:, None] * frequencies  # [B, width / 2]
+    angles = values.to(wide)[..., None] * frequencies  # [..., width / 2]
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
 
@@ -55,6 +55,34 @@ def per_row(value: Tensor | float, batch: int, name: str, device: torch.device) 
     return tensor.reshape(-1).expand(batch)
 
 
+def per_frame(
+    value: Tensor | float, batch: int, frames: int, name: str, device: torch.device
+) -> Tensor:
+    """A number for each row of the batch, or for each frame of each row.
+
+    Args:
+        value: `[B, F]`, or whatever `per_row` takes.
+        batch, frames: B and F.
+        name, device: see `per_row`.
+
+    Returns:
+        `[B, F]`, or `[B, 1]` where all frames of a row have the same.
+
+    Raises:
+        ValueError: any other shape.
+    """
+    tensor = torch.as_tensor(value, device=device)
+    if tensor.ndim < 2:
+        return per_row(tensor, batch, name, device).unsqueeze(1)
+    if tuple(tensor.shape) != (batch, frames):
+        raise ValueError(
+            f"{name} has shape {tuple(tensor.shape)}; give one number, one for each of the {batch} "
+            f"rows, or one for each of their {frames} latent frames ({batch}, {frames}); never one "
+            "for each token"
+        )
+    return tensor
+
+
 class ScalarEmbedding(nn.Module):
     """A number as C channels: sinusoid, linear, SiLU, linear.
 
@@ -68,7 +96,7 @@ class ScalarEmbedding(nn.Module):
         self.linear_2 = nn.Linear(dim, dim)
 
     def forward(self, values: Tensor, dtype: torch.dtype) -> Tensor:
-        """`[B]` to `[B, C]`; the sinusoid is cast to `dtype` before the first linear."""
+        """`[...]` to `[..., C]`; the sinusoid is cast to `dtype` before the first linear."""
         return self.linear_2(F.silu(self.linear_1(sinusoid(values).to(dtype))))
 
 
@@ -100,13 +128,13 @@ class TimeEmbedding(nn.Module):
         """Embed.
 
         Args:
-            timestep: `[B]`.
-            guidance: `[B]` where the model embeds it, else `None`.
+            timestep: `[B]`, or `[B, F]` for one of each frame.
+            guidance: broadcastable to `timestep` where the model embeds it, else `None`.
             dtype: of the model's activations.
 
         Returns:
             `[B, 6, C]`, what the blocks add to their tables, and `[B, C]`, what the last norm adds
-            to its own.
+            to its own; `[B, F, 6, C]` and `[B, F, C]` for times of frames.
 
         Raises:
             ValueError: guidance is missing or was given to a model that does not read it.

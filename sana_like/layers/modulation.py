@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from sana_like_kernels import modulated_layer_norm
@@ -20,7 +21,32 @@ class ModulatedLayerNorm(nn.LayerNorm):
         super().__init__(dim, eps=eps, elementwise_affine=affine)
 
     def forward(self, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:  # type: ignore[override]
-        """`x [B, N, C]`, `shift` and `scale` `[B, 1, C]`; the result has the dtype of `x`."""
+        """Norm and modulate.
+
+        Args:
+            x: `[B, N, C]`.
+            shift, scale: `[B, 1, C]`, or `[B, F, C]` where the N tokens are F frames.
+
+        Returns:
+            `[B, N, C]` in the dtype of `x`.
+        """
         if self.weight is None:
             return modulated_layer_norm(x, shift, scale, self.eps)
-        return (super().forward(x) * (1 + scale) + shift).to(x.dtype)
+        frames = super().forward(x).unflatten(1, (scale.shape[1], -1))  # [B, F, N / F, C]
+        return (frames * (1 + scale.unsqueeze(2)) + shift.unsqueeze(2)).flatten(1, 2).to(x.dtype)
+
+
+def gated_residual(x: Tensor, gate: Tensor, branch: Tensor) -> Tensor:
+    """`x + gate * branch` without ever spreading the gate over tokens.
+
+    Args:
+        x, branch: `[B, N, C]`.
+        gate: `[B, 1, C]`, or `[B, F, C]` where the N tokens are F frames.
+
+    Returns:
+        `[B, N, C]`.
+    """
+    frames = (gate.shape[1], -1)
+    return torch.addcmul(
+        x.unflatten(1, frames), gate.unsqueeze(2), branch.unflatten(1, frames)
+    ).flatten(1, 2)

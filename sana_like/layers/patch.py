@@ -103,7 +103,25 @@ class PatchEmbed(nn.Module):
         return self._table[1]
 
 
+def patchify(latent: Tensor, patch: tuple[int, int, int]) -> Tensor:
+    """`[B, in, F*pt, Y*py, X*px]` to `[B, F*Y*X, in*pt*py*px]`: the windows of a convolution.
+
+    The rows are what `KernelLinear` with this kernel reads; sides must be multiples of the patch.
+    """
+    cells = latent.unflatten(4, (-1, patch[2])).unflatten(3, (-1, patch[1]))
+    cells = cells.unflatten(2, (-1, patch[0]))  # [B, in, F, pt, Y, py, X, px]
+    return cells.permute(0, 2, 4, 6, 1, 3, 5, 7).flatten(4).flatten(1, 3)
+
+
 def unpatchify(tokens: Tensor, height: int, width: int, patch_size: int) -> Tensor:
     """`[B, Y*X, p*p*out]` to `[B, out, Y*p, X*p]`; the channels of a patch vary fastest."""
-    grid = tokens.unflatten(-1, (patch_size, patch_size, -1)).unflatten(1, (height, width))
-    return grid.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
+    return unpatchify_3d(tokens, (1, height, width), (1, patch_size, patch_size)).squeeze(2)
+
+
+def unpatchify_3d(
+    tokens: Tensor, grid: tuple[int, int, int], patch: tuple[int, int, int]
+) -> Tensor:
+    """`[B, F*Y*X, pt*py*px*out]` to `[B, out, F*pt, Y*py, X*px]`; channels vary fastest."""
+    cells = tokens.unflatten(-1, (*patch, -1)).unflatten(1, grid)
+    cells = cells.permute(0, 7, 1, 4, 2, 5, 3, 6)  # [B, out, F, pt, Y, py, X, px]
+    return cells.flatten(6, 7).flatten(4, 5).flatten(2, 3)

@@ -1,4 +1,4 @@
-"""What the image transformer and its ControlNet have in common."""
+"""What the image transformer, its ControlNet and the video transformer have in common."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
     _no_split_modules = ["SanaTransformerBlock", "PatchEmbed"]  # type: ignore[assignment]  # noqa: RUF012
     _repeated_blocks = ["SanaTransformerBlock"]  # noqa: RUF012
     _skip_layerwise_casting_patterns = ["patch_embed", "norm"]  # type: ignore[assignment]  # noqa: RUF012
-    _is_controlnet: ClassVar[bool] = False
+    _temporal_taps: ClassVar[int] = 0
     _gradient_checkpointing_func: Callable[..., Tensor]
 
     def _build(self, *, guidance_embeds: bool = False) -> None:
@@ -58,7 +58,6 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
         dim = config.num_attention_heads * config.attention_head_dim
         # Plain numbers for the forward pass: the compiler cannot read a diffusers config.
         self.inner_dim: int = dim
-        self.patch_size: int = config.patch_size
         self.in_channels: int = config.in_channels
         self.caption_channels: int = config.caption_channels
         self.gradient_checkpointing = False
@@ -67,6 +66,17 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
             config.num_cross_attention_heads,
             config.cross_attention_head_dim,
         )
+        self._build_patches(dim)
+        self.time_embed = TimeEmbedding(dim, guidance=guidance_embeds)
+        self.caption_projection = CaptionProjection(config.caption_channels, dim)
+        self.caption_norm = RMSNorm(dim, eps=CAPTION_NORM_EPS)
+        self.transformer_blocks: Any = nn.ModuleList(
+            self._build_block(dim) for _ in range(config.num_layers)
+        )
+
+    def _build_patches(self, dim: int) -> None:
+        config: Any = self.config
+        self.patch_size: int = config.patch_size
         self.patch_embed = PatchEmbed(
             config.in_channels,
             dim,
@@ -74,12 +84,10 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
             config.sample_size,
             config.interpolation_scale,
         )
-        self.time_embed = TimeEmbedding(dim, guidance=guidance_embeds)
-        self.caption_projection = CaptionProjection(config.caption_channels, dim)
-        self.caption_norm = RMSNorm(dim, eps=CAPTION_NORM_EPS)
-        self.transformer_blocks: Any = nn.ModuleList(
-            self._build_block(dim) for _ in range(config.num_layers)
-        )
+
+    def _build_feed_forward(self, dim: int) -> nn.Module:
+        config: Any = self.config
+        return GLUMBConv(dim, dim, config.mlp_ratio)
 
     def _build_block(self, dim: int) -> SanaTransformerBlock:
         config: Any = self.config
@@ -104,7 +112,7 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
             dim,
             mixer,
             cross_attention,
-            GLUMBConv(dim, dim, config.mlp_ratio),
+            self._build_feed_forward(dim),
             norm_eps=config.norm_eps,
             norm_affine=config.norm_elementwise_affine,
         )
@@ -137,20 +145,33 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
             ValueError: no such preset, or a preset of another class.
         """
         chosen = preset(name)
-        if chosen.controlnet != cls._is_controlnet:
-            raise ValueError(f"preset {name!r} describes another class than {cls.__name__}")
+        if all(kind.__name__ != chosen.class_name for kind in cls.__mro__):
+            raise ValueError(
+                f"preset {name!r} describes another class than {cls.__name__}: {chosen.class_name}"
+            )
         return cls(**chosen.config() | changes)
 
-    def flops(self, height: int, width: int, tokens: int, batch: int = 1) -> int:
+    def flops(
+        self, height: int, width: int, tokens: int, batch: int = 1, *, frames: int = 1
+    ) -> int:
         """Floating-point operations of one forward pass; see `cost.forward_flops`.
 
         Args:
             height, width: of the latent, in latent pixels.
             tokens: text tokens that are really read.
             batch: rows.
+            frames: latent frames; a picture has one.
+
+        Raises:
+            ValueError: the patch does not divide the size.
         """
         return cost.forward_flops(
-            self.config, height, width, tokens, batch, outer_macs=self._outer_macs()
+            self.config,
+            cost.grid_tokens(self.config, height, width, frames),
+            tokens,
+            batch,
+            outer_macs=self._outer_macs(),
+            temporal_taps=self._temporal_taps,
         )
 
     def _outer_macs(self) -> int:
@@ -164,6 +185,8 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
         tokens: int,
         batch: int = 1,
         dtype: torch.dtype | None = None,
+        *,
+        frames: int = 1,
     ) -> int:
         """Peak bytes of one forward pass without gradients, weights left out, estimated.
 
@@ -172,9 +195,16 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
             tokens: text tokens that are really read.
             batch: rows.
             dtype: of the activations; `None` means the model's.
+            frames: latent frames; a picture has one.
+
+        Raises:
+            ValueError: the patch does not divide the size.
         """
-        config: Any = self.config
-        return cost.activation_bytes(config, height, width, tokens, batch, dtype or self.dtype)
+        n = cost.grid_tokens(self.config, height, width, frames)
+        positions = self._temporal_taps > 0
+        return cost.activation_bytes(
+            self.config, n, tokens, batch, dtype or self.dtype, positions=positions
+        )
 
     def enable_cache(self, config: Any) -> None:
         """Turn on diffusers' first-block cache; `disable_cache` turns it off.
@@ -290,12 +320,15 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
         self, latent: Tensor, attention_mask: Tensor | None, attention_kwargs: dict[str, Any] | None
     ) -> None:
         check_attention_kwargs(attention_kwargs)
-        check_latent(latent, channels=self.in_channels, patch=self.patch_size)
+        check_latent(latent, channels=self.in_channels, patch=self._patch_sides())
         if attention_mask is not None:
             raise ValueError(
                 "attention_mask (over picture tokens) is not supported: linear attention and the "
                 "convolutions read every token; pass None and batch equal sizes only"
             )
+
+    def _patch_sides(self) -> tuple[int, ...]:
+        return self.patch_size, self.patch_size
 
     def _grid(self, latent: Tensor) -> tuple[int, int, int]:
         """(frames, height, width) of the tokens of a latent."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sana_like.attention.cross import CrossAttention
-from sana_like.layers.modulation import ModulatedLayerNorm
+from sana_like.layers.modulation import ModulatedLayerNorm, gated_residual
+from sana_like.layers.temporal import GLUMBConvTemp
+from sana_like.state import BlockState, Tensors
 
 
 class SanaTransformerBlock(nn.Module):
@@ -19,9 +22,9 @@ class SanaTransformerBlock(nn.Module):
 
     Args:
         dim: width C.
-        mixer: `mix(x, *, grid, rope, cond, state, bypass) -> (y, state)`.
+        mixer: `mix(x, *, grid, rope, cond, state, chunks, bypass) -> (y, state)`.
         cross_attention: reads the text.
-        feed_forward: `[B, Y, X, C]` to `[B, Y, X, C]`.
+        feed_forward: `[B, Y, X, C]` to `[B, Y, X, C]`, or a `GLUMBConvTemp`.
         norm_eps: of both LayerNorms.
         norm_affine: whether the feed-forward's LayerNorm has weights of its own.
     """
@@ -59,35 +62,56 @@ class SanaTransformerBlock(nn.Module):
         rope: Any = None,
         cond: Any = None,
         bypass: Tensor | None = None,
-    ) -> Tensor:
-        """Run the block over whole sequences.
+        state: BlockState | None = None,
+        chunks: Sequence[int] | None = None,
+    ) -> Tensor | tuple[Tensor, BlockState]:
+        """Run the block over whole sequences, or over the next chunks of a stream.
 
         Args:
             hidden_states: `[B, N, C]`, N = frames * height * width.
-            modulation: `[B, 6, C]`, added to the block's table: shift, scale and gate of the
-                mixer, then of the feed-forward.
+            modulation: `[B, 6, C]`, or `[B, F, 6, C]` for one of each frame (F may be 1), added to
+                the block's table: shift, scale and gate of the mixer, then of the feed-forward.
             text_key, text_value: `[B, H, L, D]`.
             text_mask: bool `[B, L]` or `None`.
             grid: (frames, height, width).
             rope, cond: what the mixer reads of positions and conditions.
             bypass: bool `[B]`, rows whose mixer is perturbed (see `ReLULinearAttention`).
+            state: of the chunks before; `None` for whole sequences.
+            chunks: frames of each chunk of a stream; `None` takes all for one.
 
         Returns:
-            `[B, N, C]` in the dtype of `hidden_states`.
+            `[B, N, C]` in the dtype of `hidden_states`; with a `state` also the one after.
         """
         x = hidden_states
         # A table kept in fp32 must not turn the stream of a half-precision model into fp32.
         table = (self.scale_shift_table + modulation).to(x.dtype)
-        shift_mix, scale_mix, gate_mix, shift_ff, scale_ff, gate_ff = table.chunk(6, dim=1)
+        if table.ndim == 3:
+            table = table.unsqueeze(1)  # [B, F, 6, C]
+        shift_mix, scale_mix, gate_mix, shift_ff, scale_ff, gate_ff = table.unbind(2)
 
         normed = self.norm1(x, shift_mix, scale_mix)
-        # The mixer's result is not named: it would be held in memory through the feed-forward.
-        x = torch.addcmul(
-            x, gate_mix, self.attn1(normed, grid=grid, rope=rope, cond=cond, bypass=bypass)[0]
+        mixed, mixer_state = self.attn1(
+            normed,
+            grid=grid,
+            rope=rope,
+            cond=cond,
+            state=None if state is None else state.mixer,
+            chunks=chunks,
+            bypass=bypass,
         )
-        del normed
+        x = gated_residual(x, gate_mix, mixed)
+        del normed, mixed  # they would be held in memory through the feed-forward
         x = x + self.attn2(x, text_key, text_value, text_mask)
-        frames, height, width = grid
-        planes = self.norm2(x, shift_ff, scale_ff).unflatten(1, (frames, height, width))
-        planes = self.ff(planes.flatten(0, 1)).unflatten(0, (-1, frames))  # [B, F, Y, X, C]
-        return torch.addcmul(x, gate_ff, planes.flatten(1, 3))
+        planes = self.norm2(x, shift_ff, scale_ff).unflatten(1, grid)  # [B, F, Y, X, C]
+        past = None if state is None else state.feed_forward
+        planes, ff_state = self._feed_forward(planes, past, chunks)
+        x = gated_residual(x, gate_ff, planes.flatten(1, 3))
+        return x if state is None else (x, BlockState(mixer_state, ff_state or {}))
+
+    def _feed_forward(
+        self, planes: Tensor, state: Tensors | None, chunks: Sequence[int] | None
+    ) -> tuple[Tensor, Tensors | None]:
+        """`[B, F, Y, X, C]` to the same shape, and the state after where there is one."""
+        if isinstance(self.ff, GLUMBConvTemp):
+            return self.ff(planes, state=state, chunks=chunks)
+        return self.ff(planes.flatten(0, 1)).unflatten(0, planes.shape[:2]), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -18,12 +19,19 @@ def check_config(config: Any) -> None:
     """
     names = (
         "in_channels num_attention_heads attention_head_dim num_layers num_cross_attention_heads "
-        "cross_attention_head_dim cross_attention_dim caption_channels sample_size patch_size"
+        "cross_attention_head_dim cross_attention_dim caption_channels sample_size"
     )
     for name in names.split():
         value = config[name]
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}={value!r} must be a positive whole number")
+    patch = config.patch_size
+    sides = [patch] if isinstance(patch, int) else patch
+    if len(sides) not in (1, 3) or any(not isinstance(side, int) or side < 1 for side in sides):
+        raise ValueError(
+            f"patch_size={patch!r} must be a positive whole number, or three (frames, height, "
+            "width) for a video model"
+        )
     dim = config.num_attention_heads * config.attention_head_dim
     if config.cross_attention_dim != dim:
         raise ValueError(
@@ -77,24 +85,100 @@ def check_attention_kwargs(attention_kwargs: dict[str, Any] | None) -> None:
         )
 
 
-def check_latent(latent: Tensor, *, channels: int, patch: int) -> None:
+def check_latent(latent: Tensor, *, channels: int, patch: tuple[int, ...]) -> None:
     """Refuse a latent that the model cannot read.
 
     Args:
         latent: what was given.
         channels: that the model reads.
-        patch: side of a patch.
+        patch: sides of a patch: (height, width), or (frames, height, width).
 
     Raises:
         ValueError: what is wrong and what is legal.
     """
-    if latent.ndim != 4 or latent.shape[1] != channels or 0 in latent.shape:
+    size = tuple(latent.shape[2:])
+    if len(size) != len(patch) or latent.shape[1] != channels or 0 in latent.shape:
+        names = ", ".join(("frames", "height", "width")[-len(patch) :])
         raise ValueError(
             f"hidden_states has shape {tuple(latent.shape)}; this model reads [B, {channels}, "
-            "height, width] with no side of zero"
+            f"{names}] with no side of zero"
         )
-    if latent.shape[2] % patch or latent.shape[3] % patch:
+    if any(side % cell for side, cell in zip(size, patch, strict=True)):
         raise ValueError(
-            f"hidden_states is {latent.shape[2]}x{latent.shape[3]}; both sides must be multiples "
-            f"of the patch size {patch}"
+            f"hidden_states is {'x'.join(map(str, size))}; all sides must be multiples of the "
+            f"patch size {'x'.join(map(str, patch))}"
         )
+
+
+def check_residuals(
+    residuals: Sequence[Tensor] | None, blocks: int, shape: tuple[int, int, int]
+) -> Sequence[Tensor]:
+    """Refuse ControlNet residuals that do not fit.
+
+    Args:
+        residuals: what was given; number j is added after block j + 1.
+        blocks: of the transformer.
+        shape: of each, `(B, N, C)`.
+
+    Returns:
+        The residuals; none for `None`.
+
+    Raises:
+        ValueError: too many, or of another shape.
+    """
+    if residuals is None:
+        return ()
+    if len(residuals) >= blocks:
+        raise ValueError(
+            f"{len(residuals)} ControlNet residuals for {blocks} blocks; block 0 takes none, so "
+            "there must be fewer residuals than blocks"
+        )
+    for index, residual in enumerate(residuals):
+        if tuple(residual.shape) != shape:
+            raise ValueError(
+                f"ControlNet residual {index} has shape {tuple(residual.shape)}, this model needs "
+                f"{shape}"
+            )
+    return residuals
+
+
+def check_perturbed(
+    layers: Collection[int],
+    rows: Tensor | None,
+    *,
+    blocks: int,
+    batch: int,
+    device: torch.device,
+) -> Tensor | None:
+    """Refuse perturbed layers and rows that do not exist.
+
+    Args:
+        layers: blocks in which rows are perturbed.
+        rows: bool `[B]`; `None` for all.
+        blocks: of the transformer.
+        batch: B.
+        device: where the rows are wanted.
+
+    Returns:
+        bool `[B]`, or `None` where there are no such layers.
+
+    Raises:
+        ValueError: a layer that there is not, rows without layers, or rows of another shape.
+    """
+    wrong = [layer for layer in layers if not 0 <= layer < blocks]
+    if wrong:
+        raise ValueError(
+            f"perturbed layers {wrong} do not exist; this model has blocks 0 to {blocks - 1}"
+        )
+    if not layers:
+        if rows is not None:
+            raise ValueError("perturbed_rows were given without perturbed_layers")
+        return None
+    if rows is None:
+        return torch.ones(batch, dtype=torch.bool, device=device)
+    if rows.dtype != torch.bool or tuple(rows.shape) != (batch,):
+        raise ValueError(
+            f"perturbed_rows is {rows.dtype} of shape {tuple(rows.shape)}; it must be bool of "
+            f"shape ({batch},)"
+        )
+    return rows.to(device)

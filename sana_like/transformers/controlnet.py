@@ -54,8 +54,6 @@ class SanaControlNetModel(SanaBackbone):
         "attention_clip": None,
     }
 
-    _is_controlnet = True
-
     @register_to_config
     def __init__(
         self,

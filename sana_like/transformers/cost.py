@@ -6,6 +6,7 @@ cross-attention, `h` hidden width of the feed-forward.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -20,23 +21,29 @@ def widths(config: Any) -> tuple[int, int, int]:
     return dim, cross, int(config.mlp_ratio * dim)
 
 
-def grid_tokens(config: Any, height: int, width: int) -> int:
-    """N of a latent of `height` x `width`.
+def grid_tokens(config: Any, height: int, width: int, frames: int = 1) -> int:
+    """N of a latent of `frames` x `height` x `width`.
 
     Raises:
-        ValueError: a side is not a positive multiple of the patch size.
+        ValueError: a side is not a positive multiple of the patch size, or a picture's model is
+            given several frames.
     """
     patch = config.patch_size
-    if min(height, width) < 1 or height % patch or width % patch:
+    sides = (1, patch, patch) if isinstance(patch, int) else tuple(patch)
+    if isinstance(patch, int) and frames != 1:
+        raise ValueError(f"a latent picture has one frame, not {frames}")
+    size = (frames, height, width)
+    if min(size) < 1 or any(side % cell for side, cell in zip(size, sides, strict=True)):
         raise ValueError(
-            f"a latent of {height}x{width} has no grid of {patch}x{patch} patches; give positive "
-            "multiples of the patch size (in latent pixels, not picture pixels)"
+            f"a latent of {'x'.join(map(str, size))} (frames, height, width) has no grid of "
+            f"{'x'.join(map(str, sides))} patches; give positive multiples of the patch size (in "
+            "latent pixels, not picture pixels)"
         )
-    return (height // patch) * (width // patch)
+    return math.prod(size) // math.prod(sides)
 
 
 def forward_flops(
-    config: Any, height: int, width: int, tokens: int, batch: int, *, outer_macs: int
+    config: Any, n: int, tokens: int, batch: int, *, outer_macs: int, temporal_taps: int = 0
 ) -> int:
     """Floating-point operations of one forward pass, two per multiply-add of a product.
 
@@ -44,16 +51,16 @@ def forward_flops(
 
     Args:
         config: of the model.
-        height, width: of the latent.
+        n: N, see `grid_tokens`.
         tokens: L.
         batch: B.
         outer_macs: multiply-adds per picture token outside the blocks.
+        temporal_taps: of a convolution over time in each feed-forward.
     """
     dim, cross, hidden = widths(config)
-    n = grid_tokens(config, height, width)
     mixer = 4 * n * dim * dim + n * dim * (2 * config.attention_head_dim + 1)
     reader = 2 * n * dim * cross + 2 * tokens * dim * cross + 2 * n * tokens * cross
-    feed_forward = 3 * n * hidden * dim + 9 * n * 2 * hidden
+    feed_forward = 3 * n * hidden * dim + 9 * n * 2 * hidden + temporal_taps * n * dim * dim
     text = tokens * dim * (config.caption_channels + dim)
     time = (FREQUENCIES + dim) * dim * (2 if config.guidance_embeds else 1) + 6 * dim * dim
     blocks = config.num_layers * (mixer + reader + feed_forward)
@@ -61,19 +68,18 @@ def forward_flops(
 
 
 def activation_bytes(
-    config: Any, height: int, width: int, tokens: int, batch: int, dtype: torch.dtype
+    config: Any, n: int, tokens: int, batch: int, dtype: torch.dtype, *, positions: bool = False
 ) -> int:
     """Peak bytes that a forward pass without gradients holds beside the weights, estimated.
 
     The stream before and inside a block, its normalised copy and the wider of two moments: three
-    tensors of the feed-forward's expansion, or the attention with its fp32 copies; and the text's
-    keys and values.
+    tensors of the feed-forward's expansion, or the attention with its fp32 copies (two more where
+    positions turn them); and the text's keys and values.
     """
     dim, cross, hidden = widths(config)
-    n = grid_tokens(config, height, width)
     size, wide = dtype.itemsize, max(dtype.itemsize, 4)
     expansion = 3 * 2 * hidden * size
-    attention = 3 * dim * size + 5 * dim * wide
+    attention = 3 * dim * size + (7 if positions else 5) * dim * wide
     per_token = 3 * dim * size + max(expansion, attention)
     text = config.num_layers * 2 * tokens * cross * size
     return batch * (n * per_token + text)
