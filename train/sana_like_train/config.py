@@ -41,7 +41,7 @@ class Schedule(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW everywhere, or Muon on hidden matrices with AdamW on the rest.
+    """AdamW everywhere, or Muon on hidden matrices and kernels with AdamW on the rest.
 
     Attributes:
         kind: `adamw` or `muon`.
@@ -50,7 +50,8 @@ class OptimizerConfig(Section):
         weight_decay: on matrices and convolution kernels; vectors and tables get none.
         momentum: Muon's.
         muon_lr_scale: Muon's learning rate over `train.lr` (updates are scaled to AdamW's RMS).
-        muon_exclude: parameter-name parts that stay with AdamW though they are matrices.
+        muon_exclude: layers that stay with AdamW though they have matrices, by whole parts of
+            their dotted names.
     """
 
     kind: Literal["adamw", "muon"] = "adamw"
@@ -64,8 +65,10 @@ class OptimizerConfig(Section):
         "time_embed",
         "caption_projection",
         "proj_out",
-        "conv_in",
-        "conv_out",
+        "encoder.conv_in",
+        "encoder.conv_out",
+        "decoder.conv_in",
+        "decoder.conv_out",
         "scale_shift_table",
     )
 

@@ -17,6 +17,11 @@ from sana_like_train.config import OptimizerConfig, Schedule
 # iterations bring every singular value into about [0.7, 1.2].
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
+# A matrix whose shorter side is longer than this is orthogonalised in blocks of rows: the cost
+# grows with the square of the shorter side, and blocks learn as fast.
+_LARGEST_SIDE = 512
+_ROWS_PER_BLOCK = 256
+
 
 def learning_rate_factor(schedule: Schedule, step: int, max_steps: int) -> float:
     """Factor on the peak learning rate for the optimiser step with index `step` (from 0)."""
@@ -48,20 +53,29 @@ def orthogonalize(matrices: Tensor, iterations: int = 5) -> Tensor:
     return (x if wide else x.transpose(1, 2)).to(matrices.dtype)
 
 
-class Muon(Optimizer):
-    """Momentum whose matrix updates are orthogonalised (Jordan et al. 2024), for 2-D weights.
+def _blocks(shape: torch.Size) -> int:
+    """Into how many blocks of rows the update of a weight of this shape is cut."""
+    rows, columns = shape[0], shape[1:].numel()
+    if min(rows, columns) <= _LARGEST_SIDE or rows % _ROWS_PER_BLOCK:
+        return 1
+    return rows // _ROWS_PER_BLOCK
 
-    Updates are scaled by `0.2 * sqrt(max(rows, columns))`, which gives them AdamW's usual RMS, so
-    that one learning rate serves both (Liu et al. 2025, "Muon is scalable").
+
+class Muon(Optimizer):
+    """Momentum whose matrix updates are orthogonalised (Jordan et al. 2024).
+
+    A convolution kernel `[O, I, ...]` counts as the matrix `[O, I * ...]` that it applies to each
+    window. Updates are scaled by `0.2 * sqrt(max(rows, columns))`, which gives them AdamW's usual
+    RMS, so that one learning rate serves both (Liu et al. 2025, "Muon is scalable").
 
     Args:
-        params: matrices, or groups of them.
+        params: matrices and convolution kernels, or groups of them.
         lr: learning rate.
         momentum: Nesterov momentum.
         weight_decay: decoupled, as in AdamW.
 
     Raises:
-        ValueError: a parameter that is not a matrix.
+        ValueError: a parameter of fewer than two dimensions.
     """
 
     def __init__(
@@ -74,12 +88,14 @@ class Muon(Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.ndim != 2:
-                    raise ValueError(f"Muon takes matrices, got shape {tuple(parameter.shape)}")
+                if parameter.ndim < 2:
+                    raise ValueError(
+                        f"Muon takes matrices and kernels, got shape {tuple(parameter.shape)}"
+                    )
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update; matrices of one shape are orthogonalised together; no closure."""
+        """One update; weights of one shape are orthogonalised together; no closure."""
         if closure is not None:
             raise ValueError("Muon takes no closure")
         for group in self.param_groups:
@@ -100,11 +116,21 @@ class Muon(Optimizer):
             buffers.append(state["momentum_buffer"])
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
         nesterov = torch._foreach_lerp(gradients, buffers, group["momentum"])
-        update = orthogonalize(torch.stack(nesterov))  # [K, R, S]
+        shape = parameters[0].shape
+        count = len(parameters) * _blocks(shape)
+        stacked = torch.stack(nesterov).reshape(count, -1, shape[1:].numel())  # [K, R, S]
+        update = orthogonalize(stacked).reshape(-1, *shape)
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        scale = 0.2 * math.sqrt(max(update.shape[1:]))
+        scale = 0.2 * math.sqrt(max(stacked.shape[1:]))
         torch._foreach_add_(parameters, list(update), alpha=-group["lr"] * scale)
+
+
+def _is_muons(name: str, parameter: Tensor, excluded: Iterable[str]) -> bool:
+    """Whether a parameter is a matrix or a kernel that mixes channels, and not excluded."""
+    if parameter.ndim not in (2, 4, 5) or parameter.shape[1] == 1:
+        return False
+    return not any(f".{part}." in f".{name}." for part in excluded)
 
 
 def build_optimizers(module: nn.Module, config: OptimizerConfig, lr: float) -> list[Optimizer]:
@@ -119,8 +145,7 @@ def build_optimizers(module: nn.Module, config: OptimizerConfig, lr: float) -> l
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
             continue
-        excluded = any(part in name for part in config.muon_exclude)
-        if config.kind == "muon" and parameter.ndim == 2 and not excluded:
+        if config.kind == "muon" and _is_muons(name, parameter, config.muon_exclude):
             muon.append(parameter)
         elif parameter.ndim >= 2 and "table" not in name:
             decayed.append(parameter)

@@ -81,6 +81,32 @@ def test_muon_updates_equal_shapes_together_as_alone() -> None:
         assert torch.allclose(one, other, atol=1e-4)
 
 
+def test_muon_takes_a_kernel_as_the_matrix_of_its_window() -> None:
+    torch.manual_seed(3)
+    kernel = nn.Parameter(torch.randn(6, 4, 3, 3))
+    matrix = nn.Parameter(kernel.detach().flatten(1).clone())
+    kernel.grad = torch.randn(6, 4, 3, 3)
+    matrix.grad = kernel.grad.flatten(1).clone()
+    for weight in (kernel, matrix):
+        Muon([weight], lr=0.1, weight_decay=0.1).step()
+    assert torch.equal(kernel.detach().flatten(1), matrix.detach())
+
+
+def test_muon_orthogonalises_large_kernels_in_blocks_of_rows() -> None:
+    torch.manual_seed(4)
+    whole = nn.Parameter(torch.zeros(1024, 64, 3, 3))
+    gradient = torch.randn(1024, 64, 3, 3)
+    parts = [nn.Parameter(torch.zeros(256, 64, 3, 3)) for _ in range(4)]
+    whole.grad = gradient
+    for part, own in zip(parts, gradient.split(256), strict=True):
+        part.grad = own.clone()
+    Muon([whole], lr=0.1).step()
+    for part in parts:
+        Muon([part], lr=0.1).step()
+    # The blocks of one kernel are one batch of products, four kernels are four.
+    assert torch.allclose(whole.detach(), torch.cat([p.detach() for p in parts]), atol=1e-3)
+
+
 def test_muon_refuses_what_is_no_matrix() -> None:
     with pytest.raises(ValueError, match="matrices"):
         Muon([nn.Parameter(torch.zeros(3))], lr=0.1)
@@ -88,9 +114,14 @@ def test_muon_refuses_what_is_no_matrix() -> None:
 
 def test_every_parameter_has_one_optimizer_and_vectors_no_decay() -> None:
     module = nn.ModuleDict(
-        {"proj_out": nn.Linear(4, 4), "hidden": nn.Linear(4, 6), "conv": nn.Conv2d(2, 2, 3)}
+        {
+            "proj_out": nn.Linear(4, 4),
+            "proj_out_too": nn.Linear(4, 6),  # begins like the excluded proj_out
+            "conv": nn.Conv2d(2, 2, 3),
+            "depthwise": nn.Conv2d(2, 2, 3, groups=2),
+        }
     )
-    module["hidden"].bias.requires_grad_(False)
+    module["proj_out_too"].bias.requires_grad_(False)
     optimizers = build_optimizers(module, OptimizerConfig(kind="muon", weight_decay=0.5), 1e-2)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     parameters = [p for group in groups for p in group["params"]]
@@ -102,7 +133,7 @@ def test_every_parameter_has_one_optimizer_and_vectors_no_decay() -> None:
     muon = [
         p for o in optimizers if isinstance(o, Muon) for g in o.param_groups for p in g["params"]
     ]
-    assert [id(p) for p in muon] == [id(module["hidden"].weight)]
+    assert [id(p) for p in muon] == [id(module[n].weight) for n in ("proj_out_too", "conv")]
     set_learning_rate(optimizers, 0.5)
     assert {group["lr"] for group in groups} == {5e-3}
 

@@ -19,7 +19,7 @@ from sana_like_train.data.records import Record
 
 HELD_OUT_STRIDE = 20
 COMPOSITION_FRACTION = 0.10
-STYLES = ("3d", "noto")
+STYLES = ("3d", "flat")
 
 Part = Literal["train", "composition", "held_out"]
 
