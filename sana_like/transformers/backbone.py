@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import torch
@@ -19,10 +20,12 @@ from sana_like.layers.glu_mbconv import GLUMBConv
 from sana_like.layers.norm import RMSNorm
 from sana_like.layers.patch import PatchEmbed
 from sana_like.presets import preset
+from sana_like.state import BlockState
 from sana_like.transformers import cost
 from sana_like.transformers.adapters import AdapterMixin
 from sana_like.transformers.blocks import SanaTransformerBlock
 from sana_like.transformers.checks import check_attention_kwargs, check_config, check_latent
+from sana_like.transformers.first_block_cache import BlockInputs
 from sana_like.transformers.offload import weights_present
 from sana_like.transformers.text_context import TextContext, real_tokens
 from sana_like.weights.model import StrictModel
@@ -31,6 +34,21 @@ CAPTION_NORM_EPS = 1e-5
 # Text features are far larger than latents; a small start keeps early training calm (SANA,
 # arXiv 2410.10629, section 2.3).
 CAPTION_NORM_INIT = 0.01
+
+
+@dataclass
+class BlockStream:
+    """A stream's states on their way through one forward pass.
+
+    Attributes:
+        before: of each block, before these tokens.
+        chunks: frames of each chunk; `None` takes all for one.
+        after: filled block by block.
+    """
+
+    before: tuple[BlockState, ...]
+    chunks: Sequence[int] | None = None
+    after: list[BlockState] = field(default_factory=list)
 
 
 class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
@@ -335,7 +353,45 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
         patch = self.patch_size
         return 1, latent.shape[2] // patch, latent.shape[3] // patch
 
-    def _run(self, block: nn.Module, *args: Any) -> Tensor:
+    def _run_blocks(
+        self,
+        x: Tensor,
+        inputs: BlockInputs,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        finite: list[Tensor] | None = None,
+        stream: BlockStream | None = None,
+    ) -> Tensor:
+        """Blocks `start` to `end` on the tokens `[B, N, C]`.
+
+        Args:
+            x: the tokens.
+            inputs: what the blocks read.
+            start, end: which blocks.
+            finite: where given, it gets a bool 0-d for each block.
+            stream: states of the chunks before; it gets those after.
+        """
+        text, residuals = inputs.text, inputs.residuals
+        for index, block in enumerate(self.transformer_blocks[start:end], start):
+            before, key, value = x, text.keys[index], text.values[index]
+            bypass = inputs.bypass if index in inputs.perturbed else None
+            fixed = (inputs.modulation, key, value, text.mask, inputs.grid, inputs.rope, None)
+            if stream is None:
+                x = self._run(block, x, *fixed, bypass)
+            else:
+                past = stream.before[index]
+                x, after = self._run(block, x, *fixed, bypass, past, stream.chunks)
+                stream.after.append(after)
+            if index in inputs.skipped and inputs.bypass is not None:
+                x = torch.where(inputs.bypass[:, None, None], before, x)
+            if 0 < index <= len(residuals):
+                x = x + residuals[index - 1].to(x.dtype)
+            if finite is not None:
+                finite.append(x.isfinite().all())
+        return x
+
+    def _run(self, block: nn.Module, *args: Any) -> Any:
         """One block, recomputed in the backward pass where gradient checkpointing is on."""
         if torch.is_grad_enabled() and self.gradient_checkpointing:
             return self._gradient_checkpointing_func(block, *args)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sana_like.layers.rope import Rope
 from sana_like.transformers.text_context import TextContext
 
 
@@ -28,7 +29,7 @@ class BlockInputs(NamedTuple):
     """What the blocks of one forward pass read beside the stream; one row per row of the batch."""
 
     modulation: Tensor
-    """`[R, 6, C]`."""
+    """`[R, 6, C]`, or `[R, F, 6, C]` for one of each frame."""
     text: TextContext
     grid: tuple[int, int, int]
     residuals: tuple[Tensor, ...] = ()
@@ -37,6 +38,10 @@ class BlockInputs(NamedTuple):
     """Blocks in which the rows of `bypass` skip the mixer."""
     bypass: Tensor | None = None
     """bool `[R]`."""
+    skipped: frozenset[int] = frozenset()
+    """Blocks that the rows of `bypass` skip whole."""
+    rope: Rope | None = None
+    """Positions of the tokens."""
 
     def rows(self, index: Tensor) -> BlockInputs:
         """The chosen rows, `index` int64 `[r]`."""

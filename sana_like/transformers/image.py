@@ -17,7 +17,12 @@ from torch import Tensor, nn
 from sana_like.layers.modulation import ModulatedLayerNorm
 from sana_like.layers.patch import unpatchify
 from sana_like.transformers.backbone import SanaBackbone
-from sana_like.transformers.checks import require_finite, watches_range
+from sana_like.transformers.checks import (
+    check_perturbed,
+    check_residuals,
+    require_finite,
+    watches_range,
+)
 from sana_like.transformers.first_block_cache import BlockInputs, PassCache
 from sana_like.transformers.text_context import TextContext
 
@@ -132,8 +137,15 @@ class SanaTransformer2DModel(SanaBackbone):
         """
         self._check_inputs(hidden_states, attention_mask, attention_kwargs)
         batch, grid = len(hidden_states), self._grid(hidden_states)
-        residuals = self._check_residuals(controlnet_block_samples, (batch, math.prod(grid)))
-        bypass = self._check_perturbed(perturbed_layers, perturbed_rows, batch)
+        count, shape = len(self.transformer_blocks), (batch, math.prod(grid), self.inner_dim)
+        residuals = check_residuals(controlnet_block_samples, count, shape)
+        bypass = check_perturbed(
+            perturbed_layers,
+            perturbed_rows,
+            blocks=count,
+            batch=batch,
+            device=hidden_states.device,
+        )
         modulation, embedded = self._modulation(timestep, guidance, hidden_states)
         text = self._text(encoder_hidden_states, encoder_attention_mask, batch)
 
@@ -143,7 +155,6 @@ class SanaTransformer2DModel(SanaBackbone):
         )
         finite = [x.isfinite().all()] if watches_range(self, x) else None
         run = partial(self._run_blocks, finite=finite)
-        count = len(self.transformer_blocks)
         x = run(x, inputs) if block_cache is None else block_cache.run(run, x, inputs, count)
         require_finite(finite or [])
         table = (self.scale_shift_table + embedded[:, None]).to(x.dtype)  # [B, 2, C]
@@ -151,71 +162,7 @@ class SanaTransformer2DModel(SanaBackbone):
         sample = unpatchify(x, *grid[1:], self.patch_size)
         return Transformer2DModelOutput(sample=sample) if return_dict else (sample,)
 
-    def _run_blocks(
-        self,
-        x: Tensor,
-        inputs: BlockInputs,
-        start: int = 0,
-        end: int | None = None,
-        *,
-        finite: list[Tensor] | None = None,
-    ) -> Tensor:
-        """Blocks `start` to `end` on the stream `[B, N, C]`; notes in `finite` where it is."""
-        text, residuals = inputs.text, inputs.residuals
-        for index, block in enumerate(self.transformer_blocks[start:end], start):
-            skipped = inputs.bypass if index in inputs.perturbed else None
-            key, value = text.keys[index], text.values[index]
-            x = self._run(
-                block, x, inputs.modulation, key, value, text.mask, inputs.grid, None, None, skipped
-            )
-            if 0 < index <= len(residuals):
-                x = x + residuals[index - 1].to(x.dtype)
-            if finite is not None:
-                finite.append(x.isfinite().all())
-        return x
-
     def _outer_macs(self) -> int:
         config: Any = self.config
         out_channels = config.out_channels or config.in_channels
         return self.inner_dim * config.patch_size**2 * (config.in_channels + out_channels)
-
-    def _check_residuals(
-        self, residuals: Sequence[Tensor] | None, rows_and_tokens: tuple[int, int]
-    ) -> Sequence[Tensor]:
-        if residuals is None:
-            return ()
-        if len(residuals) >= len(self.transformer_blocks):
-            raise ValueError(
-                f"{len(residuals)} ControlNet residuals for {len(self.transformer_blocks)} blocks; "
-                "block 0 takes none, so there must be fewer residuals than blocks"
-            )
-        expected = (*rows_and_tokens, self.inner_dim)
-        for index, residual in enumerate(residuals):
-            if tuple(residual.shape) != expected:
-                raise ValueError(
-                    f"ControlNet residual {index} has shape {tuple(residual.shape)}, this model "
-                    f"needs {expected}"
-                )
-        return residuals
-
-    def _check_perturbed(
-        self, layers: Collection[int], rows: Tensor | None, batch: int
-    ) -> Tensor | None:
-        wrong = [layer for layer in layers if not 0 <= layer < len(self.transformer_blocks)]
-        if wrong:
-            raise ValueError(
-                f"perturbed_layers {wrong} do not exist; this model has blocks 0 to "
-                f"{len(self.transformer_blocks) - 1}"
-            )
-        if not layers:
-            if rows is not None:
-                raise ValueError("perturbed_rows were given without perturbed_layers")
-            return None
-        if rows is None:
-            return torch.ones(batch, dtype=torch.bool, device=self.device)
-        if rows.dtype != torch.bool or tuple(rows.shape) != (batch,):
-            raise ValueError(
-                f"perturbed_rows is {rows.dtype} of shape {tuple(rows.shape)}; it must be bool of "
-                f"shape ({batch},)"
-            )
-        return rows.to(self.device)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -21,13 +22,14 @@ from sana_like.layers.pointwise import KernelLinear
 from sana_like.layers.rope import Rope, axis_widths, rope_3d
 from sana_like.layers.temporal import TAPS, GLUMBConvTemp
 from sana_like.state import BlockState, State
-from sana_like.transformers.backbone import SanaBackbone
+from sana_like.transformers.backbone import BlockStream, SanaBackbone
 from sana_like.transformers.checks import (
     check_perturbed,
     check_residuals,
     require_finite,
     watches_range,
 )
+from sana_like.transformers.first_block_cache import BlockInputs, PassCache
 from sana_like.transformers.text_context import TextContext
 
 
@@ -189,6 +191,7 @@ class SanaVideoTransformer3DModel(SanaBackbone):
         perturbed_layers: Collection[int] = (),
         skipped_layers: Collection[int] = (),
         perturbed_rows: Tensor | None = None,
+        block_cache: PassCache | None = None,
     ) -> SanaVideoOutput | tuple[Tensor, ...]:
         """Predict.
 
@@ -212,6 +215,8 @@ class SanaVideoTransformer3DModel(SanaBackbone):
             skipped_layers: blocks that perturbed rows skip whole (spatio-temporal skip guidance,
                 arXiv 2411.18664).
             perturbed_rows: bool `[B]`; `None` means all rows.
+            block_cache: of a sampling run, to skip blocks with; see `FirstBlockCache`. Not with a
+                state, which every block has to carry on.
 
         Returns:
             `.sample` `[B, out_channels, frames, height, width]` and `.state`; as a tuple, the
@@ -223,6 +228,8 @@ class SanaVideoTransformer3DModel(SanaBackbone):
         self._check_inputs(hidden_states, attention_mask, attention_kwargs)
         batch, grid = len(hidden_states), self._grid(hidden_states)
         self._check_stream(state, chunks, batch, grid)
+        if state is not None and block_cache is not None:
+            raise ValueError("block_cache skips blocks whose state would be lost; pass no state")
         blocks = len(self.transformer_blocks)
         shape = (batch, math.prod(grid), self.inner_dim)
         residuals = check_residuals(controlnet_block_samples, blocks, shape)
@@ -238,32 +245,30 @@ class SanaVideoTransformer3DModel(SanaBackbone):
         rope = self._rope(grid, 0 if state is None else state.frames, hidden_states.device)
 
         x = self.patch_embedding(patchify(hidden_states, self.patch))  # [B, N, C]
-        finite = [x.isfinite().all()] if watches_range(self, x) else []
-        after: list[BlockState] = []
-        for index, block in enumerate(self.transformer_blocks):
-            before, key, value = x, text.keys[index], text.values[index]
-            skipped = bypass if index in perturbed_layers else None
-            past = None if state is None else state.blocks[index]
-            out = self._run(
-                block, x, modulation, key, value, text.mask, grid, rope, None, skipped, past, chunks
-            )
-            x = out if past is None else out[0]
-            if past is not None:
-                after.append(out[1])
-            if index in skipped_layers and bypass is not None:
-                x = torch.where(bypass[:, None, None], before, x)
-            if 0 < index <= len(residuals):
-                x = x + residuals[index - 1].to(x.dtype)
-            if finite:
-                finite.append(x.isfinite().all())
-        require_finite(finite)
+        inputs = BlockInputs(
+            modulation,
+            text,
+            grid,
+            tuple(residuals),
+            frozenset(perturbed_layers),
+            bypass,
+            frozenset(skipped_layers),
+            rope,
+        )
+        stream = None if state is None else BlockStream(state.blocks, chunks)
+        finite = [x.isfinite().all()] if watches_range(self, x) else None
+        run = partial(self._run_blocks, finite=finite, stream=stream)
+        x = run(x, inputs) if block_cache is None else block_cache.run(run, x, inputs, blocks)
+        require_finite(finite or [])
         table = (self.scale_shift_table + embedded.unsqueeze(-2)).to(x.dtype)  # [B, F, 2, C]
         x = self.proj_out(self.norm_out(x, *table.unbind(-2)))
         sample = unpatchify_3d(x, grid, self.patch)
-        new = None if state is None else State(tuple(after), state.frames + grid[0], state.grid)
+        after = None
+        if state is not None and stream is not None:
+            after = State(tuple(stream.after), state.frames + grid[0], state.grid)
         if return_dict:
-            return SanaVideoOutput(sample=sample, state=new)
-        return (sample,) if new is None else (sample, new)
+            return SanaVideoOutput(sample=sample, state=after)
+        return (sample,) if after is None else (sample, after)
 
     def _modulation(
         self, timestep: Tensor | float, guidance: Tensor | float | None, latent: Tensor

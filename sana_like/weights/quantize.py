@@ -19,6 +19,7 @@ SCHEMES = ("int8wo", "fp8wo")
 # Layers with one of these between the dots of their name keep their dtype.
 KEPT_LAYERS = (
     "patch_embed",
+    "patch_embedding",
     "time_embed",
     "caption_projection",
     "proj_out",
