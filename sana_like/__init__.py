@@ -12,6 +12,7 @@ from sana_like.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from sana_like.autoencoders.dc_ae import AutoencoderDC as AutoencoderDC
+    from sana_like.autoencoders.dc_ae_video import AutoencoderDCVideo as AutoencoderDCVideo
     from sana_like.schedulers.flow_dpm_solver import (
         FlowDPMSolverScheduler as FlowDPMSolverScheduler,
     )
@@ -30,6 +31,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "AutoencoderDC": "autoencoders.dc_ae",
+        "AutoencoderDCVideo": "autoencoders.dc_ae_video",
         "FlowDPMSolverScheduler": "schedulers.flow_dpm_solver",
         "FlowEulerScheduler": "schedulers.flow_euler",
         "FlowHeunScheduler": "schedulers.flow_heun",

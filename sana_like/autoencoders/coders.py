@@ -119,7 +119,10 @@ class Encoder(_Checkpointed):
 
     def deep(self, x: Tensor) -> Tensor:
         """The stages below the split: features to `[B, y, x, Z]`."""
-        x = self.run(self.down_blocks[self.split :], x)
+        return self.to_latent(self.run(self.down_blocks[self.split :], x))
+
+    def to_latent(self, x: Tensor) -> Tensor:
+        """The last stage's result to `[B, y, x, Z]`."""
         out = self.conv_out(x)
         if self.out_shortcut:
             out = out + average_channels(x, out.shape[-1])
@@ -197,10 +200,14 @@ class Decoder(_Checkpointed):
 
     def deep(self, z: Tensor) -> Tensor:
         """The stages below the split: `[B, y, x, Z]` to features."""
+        return self.run(self.up_blocks[self.split :][::-1], self.from_latent(z))
+
+    def from_latent(self, z: Tensor) -> Tensor:
+        """`[B, y, x, Z]` to the input of the last stage."""
         x = self.conv_in(z)
         if self.in_shortcut_repeats:
             x = x + z.repeat_interleave(self.in_shortcut_repeats, dim=-1)
-        return self.run(self.up_blocks[self.split :][::-1], x)
+        return x
 
     def shallow(self, x: Tensor) -> Tensor:
         """The stages above the split, convolutions only: features to `[B, Y, X, out]`."""

@@ -1,6 +1,8 @@
 """Architectures of the published DC-AE weights, as configurations of `AutoencoderDC`.
 
-Sources: DC-AE (arXiv 2410.10733) and the configuration files of the published checkpoints.
+Sources: DC-AE (arXiv 2410.10733) and the configuration files of the published checkpoints. The
+widths and layers over time of DC-AE-V are not published; `VIDEO_AUTOENCODER_PRESETS` has our own
+`AutoencoderDCVideo` of its kind.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ class AutoencoderPreset:
 
     Attributes:
         source: the checkpoints that have it.
-        config: arguments of `AutoencoderDC`.
+        config: arguments of `AutoencoderDC` or `AutoencoderDCVideo`.
         num_parameters: their total, batch-norm statistics not counted.
     """
 
@@ -90,14 +92,22 @@ AUTOENCODER_PRESETS: dict[str, AutoencoderPreset] = {
 }
 
 
+VIDEO_AUTOENCODER_PRESETS: dict[str, AutoencoderPreset] = {
+    "dc-ae-v-f32t4c32": AutoencoderPreset(
+        "our own; scaling factor of the SANA-Video paper's",
+        _sana() | {"scaling_factor": 0.493},
+        342_936_483,
+    ),
+}
+
+
 def autoencoder_preset(name: str) -> AutoencoderPreset:
     """The preset called `name`.
 
     Raises:
         ValueError: there is none of that name; the message lists them.
     """
-    if name not in AUTOENCODER_PRESETS:
-        raise ValueError(
-            f"no autoencoder preset {name!r}; there are {', '.join(AUTOENCODER_PRESETS)}"
-        )
-    return AUTOENCODER_PRESETS[name]
+    presets = AUTOENCODER_PRESETS | VIDEO_AUTOENCODER_PRESETS
+    if name not in presets:
+        raise ValueError(f"no autoencoder preset {name!r}; there are {', '.join(presets)}")
+    return presets[name]
