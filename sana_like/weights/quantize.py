@@ -23,6 +23,7 @@ from sana_like.weights.strict import listing
 # Layers with one of these between the dots of their name keep their dtype.
 KEPT_LAYERS = (
     "patch_embed",
+    "patch_embedding",
     "time_embed",
     "caption_projection",
     "proj_out",
@@ -82,7 +83,7 @@ class QuantizationReport:
 
 def quantize(
     model: nn.Module,
-    scheme: str = "int8",
+    scheme: str = "int8-weights",
     *,
     skip: tuple[str, ...] = (),
     bound: float | None = None,
