@@ -1,4 +1,4 @@
-"""What can be wrong with a picture file."""
+"""What can be wrong with a picture or clip file."""
 
 from __future__ import annotations
 
@@ -7,5 +7,9 @@ class PictureError(ValueError):
     """A picture, a recipe or a file name that cannot be used; the message names it."""
 
 
+class ClipError(PictureError):
+    """A clip that cannot be read or written; the message names it."""
+
+
 class PictureNotice(UserWarning):
-    """A picture was read, but not all of it was used or understood."""
+    """A picture or clip was read, but not all of it was used or understood."""

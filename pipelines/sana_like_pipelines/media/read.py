@@ -52,7 +52,7 @@ def read_picture(
         PictureError: no such file, not a picture, cut short, empty, or too large. The message
             names the source.
     """
-    _check_background(background)
+    check_background(background)
     return flatten(read_layer(source, max_pixels=max_pixels), background)
 
 
@@ -79,7 +79,7 @@ def picture_size(source: Source) -> tuple[int, int]:
         return _upright_size(source)
     if isinstance(source, bytes):
         return _upright_size(_identify(io.BytesIO(source), f"the picture of {len(source)} bytes"))
-    with _open_file(Path(source)) as stream:
+    with open_file(Path(source)) as stream:
         return _upright_size(_identify(stream, str(source)))
 
 
@@ -126,11 +126,12 @@ def _open_upright(source: Source, max_pixels: int) -> tuple[Image.Image, str]:
         name = f"the picture of {len(source)} bytes"
         return _decode(_identify(io.BytesIO(source), name), name, max_pixels, first=True), name
     name = str(source)
-    with _open_file(Path(source)) as stream:
+    with open_file(Path(source)) as stream:
         return _decode(_identify(stream, name), name, max_pixels, first=True), name
 
 
-def _open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file for reading; raises `PictureError` for anything else."""
     try:
         if path.is_file():  # a pipe or a device would block
             return path.open("rb")
@@ -190,6 +191,7 @@ def check_size(size: tuple[int, int], name: str, max_pixels: int) -> None:
         )
 
 
-def _check_background(background: tuple[int, int, int]) -> None:
+def check_background(background: tuple[int, int, int]) -> None:
+    """Raise `ValueError` for what is no colour in 0..255."""
     if len(background) != 3 or not all(0 <= value <= 255 for value in background):
         raise ValueError(f"background is {background!r}; it must be three numbers from 0 to 255")
