@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sana_like.folders import user_cache, user_data
 from sana_like.version import __version__
 from sana_like_app.devices import choose_device, choose_dtype, has_bf16
 
@@ -136,11 +137,10 @@ def _libraries() -> list[Fact]:
 
 def _folders() -> list[Fact]:
     from huggingface_hub import constants
-    from platformdirs import user_cache_dir, user_data_dir
 
     folders = {
-        "cache folder": Path(user_cache_dir("sana-like", appauthor=False)),
-        "data folder": Path(user_data_dir("sana-like", appauthor=False)),
+        "cache folder": user_cache(),
+        "data folder": user_data(),
         "hub cache": Path(constants.HF_HUB_CACHE),
     }
     return [Fact(name, f"{path} ({_state(path)})") for name, path in folders.items()]

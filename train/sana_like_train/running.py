@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import torch
 
 from sana_like.autoencoders.dc_ae import AutoencoderDC
+from sana_like.folders import user_data
 from sana_like.transformers.controlnet import SanaControlNetModel
 from sana_like.transformers.image import SanaTransformer2DModel
 from sana_like_train import checkpoint
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 def runs_folder() -> Path:
     """Where runs live unless told otherwise: in the user's data folder."""
-    return Path(platformdirs.user_data_dir("sana-like")) / "runs"
+    return user_data() / "runs"
 
 
 def run(

@@ -152,7 +152,7 @@ def test_a_failure_leaves_no_half_pack(
 
 
 def test_packs_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emoji, "user_data_dir", lambda name: str(tmp_path))
+    monkeypatch.setattr(emoji, "user_data", lambda: tmp_path)
     with pytest.raises(ValueError, match="no pack 'photos'"):
         build_pack("photos")
     with pytest.raises(ValueError, match="sana-like train data emoji"):

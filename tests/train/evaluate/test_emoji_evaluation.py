@@ -85,7 +85,7 @@ def stage(
     save_file({"w": torch.ones(2)}, model / "model.safetensors")
     painter = Painter(records)
     monkeypatch.setattr(emoji, "FeatureExtractor", ColourFeatures)
-    monkeypatch.setattr(features, "user_cache_dir", lambda name: tmp_path / "cache")
+    monkeypatch.setattr(features, "user_cache", lambda: tmp_path / "cache")
     monkeypatch.setattr(features, "FEATURE_WIDTH", 13)
     monkeypatch.setattr(
         emoji, "SanaPipeline", SimpleNamespace(from_pretrained=lambda folder, **_: painter)

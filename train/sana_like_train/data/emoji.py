@@ -13,14 +13,14 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from PIL import Image
-from platformdirs import user_cache_dir, user_data_dir
 
+from sana_like.folders import user_cache, user_data
 from sana_like.weights.files import replacing
 from sana_like_train.data.captions import OTHER_LANGUAGES
 from sana_like_train.data.npm import NpmPackage, fetch_packages, read_members
@@ -60,11 +60,12 @@ ICON_SETS: Mapping[str, NpmPackage] = {
 _LEFT_OUT_GROUPS = frozenset({"component", "flags"})
 
 Progress = Callable[[int, int], None]
+Item = TypeVar("Item")
 
 
 def default_pack() -> Path:
     """Return where the pack is built and looked for unless another place is given."""
-    return Path(user_data_dir("sana-like")) / "packs" / "emoji_stills.tar"
+    return user_data() / "packs" / "emoji_stills.tar"
 
 
 def build_emoji_pack(
@@ -96,28 +97,38 @@ def build_emoji_pack(
             "resvg-py draws the pictures; install it with pip install 'sana-like[train]'"
         ) from error
     path = default_pack() if output is None else Path(output)
-    cache = Path(user_cache_dir("sana-like")) / "npm" if downloads is None else Path(downloads)
+    cache = user_cache() / "npm" if downloads is None else Path(downloads)
     archives = fetch_packages([EMOJIBASE, FLUENT_3D, *ICON_SETS.values()], cache, report)
     if report is not None:
         report("drawing the pictures")
     concepts = read_concepts(archives[EMOJIBASE.name])
     by_key = dict(_sources(archives, concepts))
     sources = {key: by_key[key] for key in sorted(by_key)}
+    with ProcessPoolExecutor(workers) as pool:
+        drawn = pool.map(encode_picture, sources.values(), chunksize=32)
+        pictures = counted(zip(sources, drawn, strict=True), len(sources), progress)
+        write_pack(path, ((key, _described(key, concepts), picture) for key, picture in pictures))
+    return path
+
+
+def counted(items: Iterable[Item], total: int, progress: Progress | None) -> Iterator[Item]:
+    """Give `items` and tell `progress` after each how many of `total` are done."""
+    for done, item in enumerate(items, start=1):
+        yield item
+        if progress is not None:
+            progress(done, total)
+
+
+def write_pack(path: Path, entries: Iterable[tuple[str, Mapping[str, Any], bytes]]) -> None:
+    """Write a pack of (key, what its JSON says, WebP), whole or not at all, in the order given."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         replacing(path) as temporary,
         tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar,
-        ProcessPoolExecutor(workers) as pool,
     ):
-        drawn = pool.map(encode_picture, sources.values(), chunksize=32)
-        for done, (key, picture) in enumerate(zip(sources, drawn, strict=True), start=1):
-            code, _, style = key.rpartition("_")
-            described = {"code": code, "style": style, **concepts[code]}
+        for key, described, picture in entries:
             _add(tar, f"{key}.json", json.dumps(described, ensure_ascii=False).encode())
             _add(tar, f"{key}.webp", picture)
-            if progress is not None:
-                progress(done, len(sources))
-    return path
 
 
 def plain_code(hexcode: str) -> str:
@@ -216,6 +227,11 @@ def _sources(
             code = plain_code(hexcode)
             if code in concepts:
                 yield f"{code}_{style}", icon_svg(icons, name)
+
+
+def _described(key: str, concepts: Mapping[str, Any]) -> dict[str, Any]:
+    code, _, style = key.rpartition("_")
+    return {"code": code, "style": style, **concepts[code]}
 
 
 def _words(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from platformdirs import user_cache_dir
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from sana_like.folders import user_cache
 from sana_like_train.data.records import Record
 
 FEATURE_WIDTH = 1280
@@ -90,7 +90,7 @@ def cached_record_features(
     `cache` is a folder, by default one in the user's cache folder; where it cannot be written the
     features are computed and not kept.
     """
-    folder = cache if cache is not None else Path(user_cache_dir("sana-like")) / "features"
+    folder = cache if cache is not None else user_cache() / "features"
     name = f"lite0-{_fingerprint(records)}.safetensors"
     path = folder / name
     try:
