@@ -6,7 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sana_like.attention.backends import NATIVE, attend
 from sana_like.attention.heads import qk_norms, split_heads
+from sana_like.attention.rows import attend as attend_row
+from sana_like.attention.rows import real_rows
+from sana_like.layers.linear import Linear
+from sana_like_kernels.inference import plain_inference
 
 # Up to this many keys a CPU is quicker with two plain products than with its fused attention,
 # whose backward pass is tuned for long sequences.
@@ -17,7 +22,8 @@ class CrossAttention(nn.Module):
     """Ordinary softmax attention whose keys and values come from the text.
 
     Keys and values depend on the text alone, so they are projected by `project_text` once per
-    prompt and read at every step by `forward`.
+    prompt and read at every step by `forward`. `backend` names what computes it, see
+    `attention.backends`.
 
     Args:
         dim: width C of the picture tokens.
@@ -44,11 +50,12 @@ class CrossAttention(nn.Module):
         super().__init__()
         inner = heads * head_dim
         self.heads = heads
+        self.backend = NATIVE
         self.norm_q, self.norm_k = qk_norms(qk_norm, inner)
-        self.to_q = nn.Linear(dim, inner)
-        self.to_k = nn.Linear(text_dim, inner)
-        self.to_v = nn.Linear(text_dim, inner)
-        self.to_out = nn.ModuleList([nn.Linear(inner, dim), nn.Dropout(dropout)])
+        self.to_q = Linear(dim, inner)
+        self.to_k = Linear(text_dim, inner)
+        self.to_v = Linear(text_dim, inner)
+        self.to_out = nn.ModuleList([Linear(inner, dim), nn.Dropout(dropout)])
 
     def project_text(self, text: Tensor) -> tuple[Tensor, Tensor]:
         """`[B, L, text_dim]` to keys and values, each `[B, H, L, D]`."""
@@ -71,19 +78,49 @@ class CrossAttention(nn.Module):
         Returns:
             `[B, N, C]`.
         """
-        query = self.to_q(x)
-        if self.norm_q is not None:
-            query = self.norm_q(query).to(value.dtype)
-        query = split_heads(query, self.heads).transpose(1, 2)  # [B, H, N, D]
+        if self.backend == NATIVE and plain_inference(x, key, value):
+            return self._by_row(x, real_rows(key, mask), real_rows(value, mask))
+        query = self._query(x, value.dtype).transpose(1, 2)  # [B, H, N, D]
         if mask is not None:
             mask = mask[:, None, None]  # [B, 1, 1, L]
-        if query.device.type == "cpu" and key.shape[-2] <= PLAIN_CPU_KEYS:
+        if self.backend != NATIVE:
+            out = attend(self.backend, query, key, value, mask)
+        elif query.device.type == "cpu" and key.shape[-2] <= PLAIN_CPU_KEYS:
             out = _plain_attention(query, key, value, mask)
         else:
             out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        out = out.transpose(1, 2).flatten(2)  # [B, N, H*D]
+        return self._project(out.transpose(1, 2).flatten(2))
+
+    def _query(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """`[B, N, C]` to queries `[B, N, H, D]`."""
+        query = self.to_q(x)
+        if self.norm_q is not None:
+            query = self.norm_q(query).to(dtype)
+        return split_heads(query, self.heads)
+
+    def _project(self, out: Tensor) -> Tensor:
+        """`[B, N, H*D]` to `[B, N, C]`."""
         for layer in self.to_out:
             out = layer(out)
+        return out
+
+    def _by_row(self, x: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+        """`forward` for inference on a CPU, each row with its own `[H, L, D]`."""
+        # With a single token there is nothing to choose from: every query reads its value.
+        alone = [row for row, value in enumerate(values) if value.shape[1] == 1]
+        rest = [row for row, value in enumerate(values) if value.shape[1] > 1]
+        out = x.new_empty(*x.shape[:2], self.to_out[0].out_features)
+        for row in alone:
+            out[row] = self._project(values[row].view(1, 1, -1))[0]
+        if rest:
+            query = self._query(x if not alone else x[rest], values[0].dtype)
+            read = torch.empty_like(query)
+            for index, row in enumerate(rest):
+                attend_row(query[index], keys[row], values[row], read[index])
+            projected = self._project(read.flatten(2))
+            if not alone:
+                return projected
+            out[rest] = projected
         return out
 
 

@@ -13,6 +13,7 @@ from diffusers.models.cache_utils import CacheMixin
 from diffusers.utils import apply_lora_scale
 from torch import Tensor, nn
 
+from sana_like.attention.backends import NATIVE, check_backend, check_mask
 from sana_like.attention.cross import CrossAttention
 from sana_like.attention.linear import ReLULinearAttention
 from sana_like.layers.embeddings import CaptionProjection, TimeEmbedding, per_row
@@ -244,16 +245,27 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
         super().enable_cache(config)
 
     def set_attention_backend(self, backend: str) -> None:
-        """Accept `native` alone: no block asks diffusers which attention to run.
+        """Choose what computes the attention to the text; the linear attention is not affected.
+
+        Args:
+            backend: of `attention.backends.BACKENDS`; `native` is this package's own choice.
 
         Raises:
-            ValueError: another backend, which would change nothing.
+            ValueError: it is unknown or cannot act here; names those that can.
         """
-        if backend != "native":
-            raise ValueError(
-                f"attention backend {backend!r} does not reach the blocks of "
-                f"{type(self).__name__}; legal: 'native'"
-            )
+        check_backend(backend, self.device, self.dtype)
+        for module in self.modules():
+            if isinstance(module, CrossAttention):
+                module.backend = backend
+
+    def reset_attention_backend(self) -> None:
+        """Go back to `native`."""
+        self.set_attention_backend(NATIVE)
+
+    @property
+    def attention_backend(self) -> str:
+        """What computes the attention to the text."""
+        return str(self.transformer_blocks[0].attn2.backend)
 
     @apply_lora_scale("attention_kwargs")
     def prepare_text(
@@ -318,6 +330,8 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
                 f"the TextContext was prepared for (blocks, heads, head width) = {made_for}, this "
                 f"model has {self._text_kind}; prepare the text with this model"
             )
+        if text.mask is not None and self.attention_backend != NATIVE:
+            check_mask(self.attention_backend, self.device, self.dtype)
         if len(text) != batch:
             raise ValueError(
                 f"the text has {len(text)} rows and the latents {batch}; repeat or select rows "

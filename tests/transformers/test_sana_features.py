@@ -76,13 +76,6 @@ def test_caches_that_cannot_work_are_refused(model):
         model.enable_cache(diffusers.PyramidAttentionBroadcastConfig())
 
 
-@torch.no_grad()
-def test_attention_backends_that_would_do_nothing_are_refused(model):
-    model.set_attention_backend("native")
-    with pytest.raises(ValueError, match="'flash' does not reach"):
-        model.set_attention_backend("flash")
-
-
 def test_layerwise_casting_stores_8_bits_and_computes_in_16(model, draw_inputs):
     model.bfloat16()
     inputs = draw_inputs(model, 3, 3).kwargs(torch.bfloat16)

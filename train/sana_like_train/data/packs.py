@@ -6,8 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sana_like_train.data.emoji import build_emoji_pack, default_pack
+from sana_like_train.data.emoji_clips import build_clips_pack, default_clips_pack
 
-PACKS = ("emoji",)
+_BUILDERS = {
+    "emoji": (build_emoji_pack, default_pack),
+    "emoji-clips": (build_clips_pack, default_clips_pack),
+}
+PACKS = tuple(_BUILDERS)
 
 
 def build_pack(
@@ -30,13 +35,13 @@ def build_pack(
     """
     _check(name)
     path = None if output is None else Path(output)
-    return build_emoji_pack(path, report=report, progress=progress)
+    return _BUILDERS[name][0](path, report=report, progress=progress)
 
 
 def find_pack(name: str = "emoji") -> Path:
     """Return where `build_pack` has put the pack `name`; raises `ValueError` if it has not yet."""
     _check(name)
-    path = default_pack()
+    path = _BUILDERS[name][1]()
     if not path.is_file():
         raise ValueError(
             f"the pack {name!r} is not at {path}; build it with `sana-like train data {name}` or "

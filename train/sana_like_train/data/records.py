@@ -13,7 +13,7 @@ import json
 import math
 import os
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from sana_like_pipelines.media.read import picture_size, read_layer
 from sana_like_train.data.captions import Caption, emoji_captions
 
 PICTURE_SUFFIXES = ("png", "jpg", "jpeg", "webp", "bmp", "tif", "tiff")
+CLIP_SUFFIXES = ("mp4", "mov", "m4v", "webm", "mkv", "avi", "webp", "gif")
 WHITE = (1.0, 1.0, 1.0)
 
 Colour = tuple[float, float, float]
@@ -57,11 +58,11 @@ class FileSpan:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One captioned picture.
+    """One captioned picture, or clip (see `clips`).
 
     Attributes:
         key: name that is unique in its source.
-        picture: where the encoded picture lies.
+        picture: where the encoded picture or clip lies.
         captions: wordings with weights, the main one first; empty where none was given.
         concept, style, group, subgroup: what an emoji pack says of the picture, else "".
     """
@@ -127,27 +128,31 @@ def composite(image: Image.Image, background: Colour | None = None) -> Tensor:
     return pixels.contiguous().mul_(2.0).sub_(1.0)
 
 
-def load_records(source: str | Path) -> list[Record]:
+def load_records(source: str | Path, suffixes: Sequence[str] = PICTURE_SUFFIXES) -> list[Record]:
     """Index a WebDataset tar, a folder of such tars, or a folder of pictures with captions.
 
-    Folder of pictures: `NAME.png` (or another of `PICTURE_SUFFIXES`, in any depth) with its
-    caption in `NAME.txt` (the whole text) or `NAME.json` (`caption`, or `captions`: texts or
+    Folder of pictures: `NAME.png` (or another of `suffixes`, in any depth) with its caption in
+    `NAME.txt` (the whole text) or `NAME.json` (`caption`, or `captions`: texts or
     `{"text", "weight"}`). A picture without caption is kept with empty `captions`.
 
-    Raises `ValueError` where the source is missing, compressed, damaged or holds no picture.
+    Args:
+        source: tar or folder.
+        suffixes: of the files to take; `CLIP_SUFFIXES` for clips.
+
+    Raises `ValueError` where the source is missing, compressed, damaged or holds no such file.
     """
     path = Path(source)
     if path.is_dir():
         shards = sorted(path.glob("*.tar"))
-        records = [record for shard in shards for record in _load_tar(shard)]
-        records += _load_folder(path)
+        records = [record for shard in shards for record in _load_tar(shard, suffixes)]
+        records += _load_folder(path, suffixes)
     elif path.is_file():
-        records = _load_tar(path)
+        records = _load_tar(path, suffixes)
     else:
-        raise ValueError(f"{path} does not exist; give a folder of pictures or a .tar")
+        raise ValueError(f"{path} does not exist; give a folder of files with captions or a .tar")
     if not records:
         raise ValueError(
-            f"{path} holds no picture; expected files ending in {', '.join(PICTURE_SUFFIXES)}"
+            f"{path} holds no usable file; expected files ending in {', '.join(suffixes)}"
         )
     seen: set[str] = set()
     for record in records:
@@ -166,7 +171,7 @@ class _Parts:
     text: str | None = None
 
 
-def _load_tar(path: Path) -> list[Record]:
+def _load_tar(path: Path, suffixes: Sequence[str]) -> list[Record]:
     groups: dict[str, _Parts] = {}
     try:
         with tarfile.open(path, "r:") as tar, path.open("rb") as raw:
@@ -178,7 +183,7 @@ def _load_tar(path: Path) -> list[Record]:
                 key = f"{folder}/{stem}" if folder else stem
                 span = FileSpan(str(path), member.offset_data, member.size)
                 suffix = suffix.lower()
-                if suffix in PICTURE_SUFFIXES:
+                if suffix in suffixes:
                     groups.setdefault(key, _Parts()).picture = span
                 elif suffix in ("json", "txt"):
                     raw.seek(span.offset)
@@ -191,10 +196,10 @@ def _load_tar(path: Path) -> list[Record]:
     return [_to_record(key, parts) for key, parts in groups.items() if parts.picture is not None]
 
 
-def _load_folder(path: Path) -> list[Record]:
+def _load_folder(path: Path, suffixes: Sequence[str]) -> list[Record]:
     records = []
     for file in sorted(path.rglob("*")):
-        if file.suffix[1:].lower() not in PICTURE_SUFFIXES or not file.is_file():
+        if file.suffix[1:].lower() not in suffixes or not file.is_file():
             continue
         if any(part.startswith(".") for part in file.relative_to(path).parts):
             continue
