@@ -27,7 +27,8 @@ class CausalCache:
     """The last frames that each layer has seen; a value, which no pass changes.
 
     Attributes:
-        frames: each `[B, k, Y, X, C]`, in the order in which the layers ran.
+        frames: each `[B, k, Y, X, C]` (or with time on another axis), in the order in which the
+            layers ran.
     """
 
     frames: tuple[Tensor, ...]
@@ -74,31 +75,34 @@ class CausalPass:
         self._before = iter(() if cache is None else cache.frames)
         self._after: list[Tensor] = []
 
-    def with_past(self, x: Tensor, keep: int, at_start: int | None = None) -> Tensor:
+    def with_past(
+        self, x: Tensor, keep: int, at_start: int | None = None, *, dim: int = 1
+    ) -> Tensor:
         """`[B, T, Y, X, C]` with the frames before it.
 
         Args:
             x: the chunk at this layer.
             keep: frames that the next chunk needs of this one and its past.
             at_start: frames to put before the first of all; default `keep`.
+            dim: the axis of time.
 
         Raises:
             ValueError: the cache belongs to another model, batch or size.
         """
         if self.starts:
-            count = keep if at_start is None else at_start
-            past = x[:, :1].expand(-1, count, -1, -1, -1)
+            past = [x.narrow(dim, 0, 1)] * (keep if at_start is None else at_start)
         else:
-            past = next(self._before, x[:, :0])
-            wanted = (x.shape[0], keep, *x.shape[2:])
-            if tuple(past.shape) != wanted:
+            past = [next(self._before, x.narrow(dim, 0, 0))]
+            wanted = list(x.shape)
+            wanted[dim] = keep
+            if list(past[0].shape) != wanted:
                 raise ValueError(
-                    f"the cache has frames of shape {tuple(past.shape)} where this chunk needs "
+                    f"the cache has frames of shape {list(past[0].shape)} where this chunk needs "
                     f"{wanted}; it comes from another model, batch or size"
                 )
-        joined = torch.cat([past, x], dim=1)
+        joined = torch.cat([*past, x], dim=dim)
         # A copy: a view would keep the whole chunk in memory.
-        self._after.append(joined[:, joined.shape[1] - keep :].clone())
+        self._after.append(joined.narrow(dim, joined.shape[dim] - keep, keep).clone())
         return joined
 
     def cache(self) -> CausalCache:
