@@ -147,8 +147,10 @@ def x0_to_velocity(x: Tensor, x0: Tensor, sigma: float | Tensor) -> Tensor:
     return (x - x0) / sigma
 
 
-def euler_update(x: Tensor, velocity: Tensor, sigma: float, sigma_next: float) -> Tensor:
-    """One explicit Euler step of `dx/dsigma = v`."""
+def euler_update(
+    x: Tensor, velocity: Tensor, sigma: float | Tensor, sigma_next: float | Tensor
+) -> Tensor:
+    """One explicit Euler step of `dx/dsigma = v`; levels broadcast, e.g. one for each frame."""
     return x + (sigma_next - sigma) * velocity
 
 
