@@ -134,9 +134,10 @@ class CausalBlock(nn.Module):
         super().__init__()
         self.conv = nn.Linear(TAPS * channels, channels)
         self.point = nn.Linear(channels, channels, bias=False)
-        self.norm: Any = channel_norm(norm_type, channels)
-        nn.init.zeros_(self.norm.weight)
-        nn.init.zeros_(self.norm.bias)
+        norm: Any = channel_norm(norm_type, channels)
+        nn.init.zeros_(norm.weight)
+        nn.init.zeros_(norm.bias)
+        self.norm = norm
 
     def forward(self, x: Tensor, run: CausalPass) -> Tensor:
         """`[B, T, Y, X, C]` to the same shape."""

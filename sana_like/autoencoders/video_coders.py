@@ -60,7 +60,7 @@ class VideoEncoder(Encoder):
         x = shallow(x.flatten(0, 1))
         stages = zip(self.down_blocks[self.split :], self.temporal[self.split :], strict=True)
         for stage, temporal in stages:
-            blocks: list[Any] = list(stage)  # type: ignore[arg-type]
+            blocks = _blocks(stage)
             down = [blocks.pop()] if blocks and isinstance(blocks[-1], DownBlock) else []
             x = over_time(_layers(temporal), self.run([blocks], x), batch, run)
             x = self.run([down], x)
@@ -100,13 +100,17 @@ class VideoDecoder(Decoder):
         for stage, temporal in zip(
             self.up_blocks[self.split :][::-1], self.temporal[self.split :][::-1], strict=True
         ):
-            blocks: list[Any] = list(stage)  # type: ignore[arg-type]
+            blocks = _blocks(stage)
             up = [blocks.pop(0)] if blocks and isinstance(blocks[0], UpBlock) else []
             x = self.run([up], x)
             over: Any = temporal
             x = over_time([over["resample"]] if "resample" in over else [], x, batch, run)
             x = over_time(over["blocks"], self.run([blocks], x), batch, run)
         return shallow(x).unflatten(0, (batch, -1))
+
+
+def _blocks(stage: Any) -> list[nn.Module]:
+    return list(stage)
 
 
 def _layers(temporal: Any) -> list[nn.Module]:

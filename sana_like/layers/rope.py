@@ -54,7 +54,8 @@ def rope_3d(
     Source: SANA-Video (arXiv 2509.24695, section 3.2), with the split of axes of Wan
     (arXiv 2503.20314).
     """
-    cosines, sines = [], []
+    cosines: list[Tensor] = []
+    sines: list[Tensor] = []
     for axis, (width, size) in enumerate(zip(axis_widths(head_dim), grid, strict=True)):
         first = first_frame if axis == 0 else 0
         steps = torch.arange(0, width, 2, dtype=torch.float64, device="cpu")

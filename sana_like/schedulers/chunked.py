@@ -25,6 +25,7 @@ from sana_like.schedulers.flow import add_noise, euler_update, shift_sigma, velo
 TIME_SCALE = 1000.0
 # Times of the published few-step models: four even steps under a shift of 8, rounded.
 PUBLISHED_TIMES = (1000.0, 960.0, 889.0, 727.0)
+PUBLISHED_LEVELS = tuple(time / TIME_SCALE for time in PUBLISHED_TIMES)
 
 S = TypeVar("S")
 Predict = Callable[[Tensor, Tensor, S, tuple[int, ...]], tuple[Tensor, S]]
@@ -91,7 +92,7 @@ def self_forcing_chunk(
     state: S,
     draw: Draw,
     *,
-    levels: Sequence[float] = tuple(time / TIME_SCALE for time in PUBLISHED_TIMES),
+    levels: Sequence[float] = PUBLISHED_LEVELS,
     clean: Tensor | None = None,
     after_step: Callable[[int, Tensor], None] | None = None,
 ) -> tuple[Tensor, S]:
