@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from sana_like_pipelines.outputs import SanaPipelineOutput as SanaPipelineOutput
     from sana_like_pipelines.preview import fit_latent_rgb as fit_latent_rgb
     from sana_like_pipelines.sprint import SanaSprintPipeline as SanaSprintPipeline
+    from sana_like_pipelines.sprint_img2img import (
+        SanaSprintImg2ImgPipeline as SanaSprintImg2ImgPipeline,
+    )
     from sana_like_pipelines.text_to_image import SanaPipeline as SanaPipeline
 
 __getattr__, __dir__, __all__ = lazy_exports(
@@ -37,6 +40,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "SanaInpaintPipeline": "inpaint",
         "SanaPipeline": "text_to_image",
         "SanaPipelineOutput": "outputs",
+        "SanaSprintImg2ImgPipeline": "sprint_img2img",
         "SanaSprintPipeline": "sprint",
         "fit_latent_rgb": "preview",
     },

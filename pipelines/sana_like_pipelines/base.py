@@ -26,10 +26,11 @@ from sana_like_pipelines.preview import LatentRGB
 from sana_like_pipelines.prompts import PromptInputs, check_prompts
 from sana_like_pipelines.recipe import describe_scheduler, make_recipes
 from sana_like_pipelines.sizes import PictureSize, binned_size, plan_size
+from sana_like_pipelines.speed import SpeedMixin
 from sana_like_pipelines.steps import StepHooks
 
 
-class SanaBase(Denoising, LoraMixin, MemoryMixin):
+class SanaBase(Denoising, LoraMixin, MemoryMixin, SpeedMixin):
     """Base of the pipelines; subclasses write `__call__`."""
 
     _callback_tensor_inputs: ClassVar[list[str]] = [
@@ -196,6 +197,7 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin):
         with ExitStack() as stack:
             stack.callback(self.maybe_free_model_hooks)
             stack.enter_context(self._lora_scaled(call.arguments["attention_kwargs"]))
+            self._begin_evaluations(call.arguments.get("first_block_cache"))
             yield
 
     def _condition(self, call: Call, models: Sequence[Any]) -> Conditioning:
@@ -222,6 +224,7 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin):
             latents: `[B, Z, y, x]` as the transformer sees them.
             finish: changes the pictures `[B, 3, height, width]`, fp32 in about [-1, 1].
         """
+        self._end_evaluations(call.inputs.batch)
         kind = call.arguments["output_type"]
         images: Any = latents
         if kind != "latent":
@@ -260,6 +263,7 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin):
                 "dtype": modules,
                 "device": call.device.type,
                 "adapters": self.lora_scales(),
+                **({"speed": speed} if (speed := self.speed_record()) else {}),
                 **call.context,
             },
             pictures=_of_pictures(call),

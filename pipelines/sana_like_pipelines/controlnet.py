@@ -25,6 +25,7 @@ from sana_like_pipelines.outputs import SanaPipelineOutput
 from sana_like_pipelines.pictures import Pictures, fit, for_prompts, read_pictures, same_size
 from sana_like_pipelines.preview import LatentRGB
 from sana_like_pipelines.recipe import picture_digest
+from sana_like_pipelines.sources import PictureSources
 from sana_like_pipelines.steps import Callback, Preview
 from sana_like_pipelines.text import INSTRUCTION_OF_MODEL
 
@@ -83,7 +84,7 @@ def add_residuals(parts: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...] | Non
     return tuple(sums)
 
 
-class SanaControlNetPipeline(FlowPipeline):
+class SanaControlNetPipeline(PictureSources, FlowPipeline):
     """Pictures from a prompt and control pictures, such as sketches.
 
     Source: ControlNet, arXiv 2302.05543, as released with SANA. `controlnet` is one

@@ -23,6 +23,8 @@ class Denoising(TextReading):
     takes_negative: ClassVar[bool] = True
     """Whether there is a negative prompt."""
 
+    _evaluate: Callable[..., tuple[Tensor]]
+    """The transformer's `forward`; see `SpeedMixin`."""
     _interrupt = False
     _guidance_scale = 1.0
     _num_timesteps = 0
@@ -76,7 +78,7 @@ class Denoising(TextReading):
             with ExitStack() as stack:
                 if getattr(transformer, "is_cache_enabled", False):
                     stack.enter_context(transformer.cache_context("+".join(branches)))
-                output = transformer(
+                output = self._evaluate(
                     latents.to(transformer.dtype),
                     conditioning[0][branches],
                     timestep=timestep,

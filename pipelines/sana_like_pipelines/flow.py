@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from sana_like.transformers.offload import weights_present
 from sana_like_pipelines.base import SanaBase
 from sana_like_pipelines.calls import Call
 from sana_like_pipelines.conditioning import Conditioning
@@ -65,10 +64,3 @@ class FlowPipeline(SanaBase):
             return call.guidance.predict(network, latents, step=step, steps=steps, time=time)
 
         return predict
-
-    def _encode_pictures(self, call: Call, pictures: Tensor) -> Tensor:
-        """`[P, 3, height, width]` in [-1, 1] to latents `[P, Z, y, x]` fp32, each encoded once."""
-        padded = call.size.pad(pictures).to(call.device, self.vae.dtype)
-        with weights_present(self.vae):
-            latents = self.vae.encode(padded).latent
-        return latents.float() * self.vae.config.scaling_factor

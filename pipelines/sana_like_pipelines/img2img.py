@@ -15,27 +15,20 @@ from sana_like_pipelines.flow import FlowPipeline
 from sana_like_pipelines.memory import Passes
 from sana_like_pipelines.noise import Seeds
 from sana_like_pipelines.outputs import SanaPipelineOutput
-from sana_like_pipelines.pictures import Pictures, fit, for_prompts, read_pictures, same_size
-from sana_like_pipelines.recipe import picture_digest
-from sana_like_pipelines.steps import Callback, Preview, SchedulerRun, steps_or_levels
+from sana_like_pipelines.pictures import Pictures
+from sana_like_pipelines.sources import PictureSources
+from sana_like_pipelines.steps import (
+    Callback,
+    Preview,
+    SchedulerRun,
+    check_strength,
+    steps_or_levels,
+)
 from sana_like_pipelines.text import INSTRUCTION_OF_MODEL
 
 
-class FromPicture(FlowPipeline):
+class FromPicture(PictureSources, FlowPipeline):
     """Base of pipelines that begin in the middle of the run, from a picture."""
-
-    def _source(self, arguments: dict[str, Any]) -> list[Tensor]:
-        """Source pictures; sets `height` and `width` to theirs where the call left them out."""
-        pictures = read_pictures("image", arguments["image"])
-        if arguments["height"] is None and arguments["width"] is None:
-            arguments["height"], arguments["width"] = same_size("image", pictures)
-        return pictures
-
-    def _fitted(self, call: Call, pictures: Sequence[Tensor]) -> Tensor:
-        """The sources as `[P, 3, height, width]` in [-1, 1], and their digests in the recipe."""
-        sized = [fit(picture, call.size.height, call.size.width) for picture in pictures]
-        call.context["inputs"] = {"image": [picture_digest(picture) for picture in sized]}
-        return for_prompts("image", sized, call.inputs.count)
 
     def _strength_run(self, call: Call) -> SchedulerRun:
         """The part of a run that `strength` leaves.
@@ -54,11 +47,7 @@ class FromPicture(FlowPipeline):
                 "scheduler of sana_like.schedulers, such as from_published(scheduler.config)"
             )
         a = call.arguments
-        strength = a["strength"]
-        if isinstance(strength, bool) or not isinstance(strength, (int, float)):
-            raise ValueError(f"strength={strength!r} must be a number above 0 and at most 1")
-        if not 0 < strength <= 1:
-            raise ValueError(f"strength={strength!r} must be above 0 and at most 1")
+        strength = check_strength(a["strength"])
         choice = steps_or_levels(a["num_inference_steps"], a["timesteps"], a["sigmas"])
         if "num_inference_steps" in choice and strength < 1:
             config = self.scheduler.config

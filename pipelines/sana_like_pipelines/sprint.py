@@ -114,9 +114,14 @@ class SanaSprintPipeline(SanaBase):
         if "timesteps" not in choice:
             choice["max_timesteps"] = a["max_timesteps"]
             choice["intermediate_timesteps"] = a["intermediate_timesteps"]
+            choice |= self._shortened(a)
         run = SchedulerRun(self.scheduler, call.noise, call.device, choice)
         run.timesteps = run.timesteps[:-1]  # the last is the end, not an evaluation
         return run
+
+    def _shortened(self, arguments: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Further arguments of `set_timesteps` for a run that does not begin with noise."""
+        return {}
 
     def _prediction(
         self, call: Call, conditioning: Conditioning

@@ -139,3 +139,15 @@ def steps_or_levels(
             f"num_inference_steps={num_inference_steps!r} must be a whole number of 1 or more"
         )
     return {"num_inference_steps": num_inference_steps}
+
+
+def check_strength(strength: object) -> float:
+    """The strength of image to image.
+
+    Raises:
+        ValueError: no number above 0 and at most 1.
+    """
+    number = isinstance(strength, (int, float)) and not isinstance(strength, bool)
+    if not number or not 0 < strength <= 1:
+        raise ValueError(f"strength={strength!r} must be a number above 0 and at most 1")
+    return float(strength)

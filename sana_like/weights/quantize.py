@@ -126,7 +126,13 @@ def quantize(
     before = parameter_bytes(model)
     _quantize_layers(model, scheme, set(chosen.values()))
     after = parameter_bytes(model)
+    model._quantization_scheme = scheme  # type: ignore[assignment]
     return QuantizationReport(scheme, tuple(chosen), kept, before, after, error, limit)
+
+
+def scheme_of(model: nn.Module) -> str | None:
+    """How `quantize` left a model; `None` where it did not."""
+    return getattr(model, "_quantization_scheme", None)
 
 
 def check_scheme(scheme: str, device: torch.device) -> None:
