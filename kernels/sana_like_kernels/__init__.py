@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from sana_like_kernels.dispatch import OpStatus, report, use_backend
 from sana_like_kernels.glu_mbconv import glu_depthwise, glu_mbconv
+from sana_like_kernels.linear import linear
 from sana_like_kernels.linear_attention import block_causal_linear_attention, linear_attention
 from sana_like_kernels.modulated_norm import (
     gated_residual_norm,
@@ -24,6 +25,7 @@ __all__ = [
     "gated_residual_norm",
     "glu_depthwise",
     "glu_mbconv",
+    "linear",
     "linear_attention",
     "modulated_layer_norm",
     "modulated_norm",

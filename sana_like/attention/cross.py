@@ -109,9 +109,9 @@ class CrossAttention(nn.Module):
         # With a single token there is nothing to choose from: every query reads its value.
         alone = [row for row, value in enumerate(values) if value.shape[1] == 1]
         rest = [row for row, value in enumerate(values) if value.shape[1] > 1]
-        out = x.new_empty(*x.shape[:2], self.to_out[0].out_features)
+        out = torch.empty_like(x)
         for row in alone:
-            out[row] = self._project(values[row].view(1, 1, -1))[0]
+            out[row] = self._project(values[row].reshape(1, 1, -1))[0]
         if rest:
             query = self._query(x if not alone else x[rest], values[0].dtype)
             read = torch.empty_like(query)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sana_like.attention.heads import qk_norms, split_heads
+from sana_like.attention.heads import QK_NORM_EPS, qk_norms, split_heads
+from sana_like.layers.linear import Linear, is_plain
 from sana_like.layers.rope import Rope
 from sana_like.state import Tensors, chunk_spans
 from sana_like_kernels import block_causal_linear_attention, linear_attention
@@ -55,14 +56,12 @@ class ReLULinearAttention(nn.Module):
         self.heads = heads
         self.clip = clip
         self.norm_q, self.norm_k = qk_norms(qk_norm, inner)
-        self.to_q = nn.Linear(dim, inner, bias=bias)
-        self.to_k = nn.Linear(dim, inner, bias=bias)
-        self.to_v = nn.Linear(dim, inner, bias=bias)
-        self.to_out = nn.ModuleList([nn.Linear(inner, dim), nn.Dropout(dropout)])
+        self.to_q = Linear(dim, inner, bias=bias)
+        self.to_k = Linear(dim, inner, bias=bias)
+        self.to_v = Linear(dim, inner, bias=bias)
+        self.to_out = nn.ModuleList([Linear(inner, dim), nn.Dropout(dropout)])
 
-    def new_state(
-        self, batch: int, device: torch.device, dtype: torch.dtype
-    ) -> dict[str, Tensor]:
+    def new_state(self, batch: int, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         """The sums before the first token; fp32, or fp64 for a model of that `dtype`."""
         wide = torch.promote_types(dtype, torch.float32)
         width = self.to_q.out_features // self.heads
@@ -108,15 +107,19 @@ class ReLULinearAttention(nn.Module):
         if state is None and chunks is not None:
             raise ValueError("chunks were given without a state; begin with new_state")
         query, key, value = self.to_q(x), self.to_k(x), self.to_v(x)  # [B, N, H*D]
+        norms = None
         if self.norm_q is not None and self.norm_k is not None:
-            # A norm kept in fp32 must not change the dtype of the stream.
-            query, key = self.norm_q(query).to(value.dtype), self.norm_k(key).to(value.dtype)
+            if is_plain(self.norm_q, self.norm_k):
+                norms = (self.norm_q.weight, self.norm_k.weight)
+            else:
+                # A norm kept in fp32 must not change the dtype of the stream.
+                query, key = self.norm_q(query).to(value.dtype), self.norm_k(key).to(value.dtype)
         heads = [split_heads(part, self.heads) for part in (query, key, value)]  # [B, N, H, D]
         after = None
         if state is None:
-            out = linear_attention(*heads, eps=NORMALISER_EPS, clip=self.clip, rope=rope)
+            out = linear_attention(*heads, rope=rope, norms=norms, **self._settings())
         else:
-            out, after = self._stream(heads, grid, rope, state, chunks or grid[:1])
+            out, after = self._stream(heads, grid, rope, norms, state, chunks or grid[:1])
         out = out.flatten(2)  # [B, N, H*D]
         if bypass is not None:
             out = torch.where(bypass[:, None, None], value, out)
@@ -124,11 +127,15 @@ class ReLULinearAttention(nn.Module):
             out = layer(out)
         return out, after
 
+    def _settings(self) -> dict[str, Any]:
+        return {"eps": NORMALISER_EPS, "norm_eps": QK_NORM_EPS, "clip": self.clip}
+
     def _stream(
         self,
         heads: Sequence[Tensor],
         grid: tuple[int, int, int],
         rope: Rope | None,
+        norms: tuple[Tensor, Tensor] | None,
         state: Tensors,
         chunks: Sequence[int],
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -136,12 +143,15 @@ class ReLULinearAttention(nn.Module):
         sums = (state["key_value"], state["key_sum"])
         outs = []
         for span in chunk_spans(chunks, grid[1] * grid[2]):
+            query, key, value = (part[:, span] for part in heads)
             out, sums = block_causal_linear_attention(
-                *(part[:, span] for part in heads),
+                query,
+                key,
+                value,
                 sums,
-                eps=NORMALISER_EPS,
-                clip=self.clip,
                 rope=None if rope is None else (rope[0][span], rope[1][span]),
+                norms=norms,
+                **self._settings(),
             )
             outs.append(out)
         whole = outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sana_like.layers.linear import Linear
+
 FREQUENCIES = 256
 MAX_PERIOD = 10_000
 
@@ -92,8 +94,8 @@ class ScalarEmbedding(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.linear_1 = nn.Linear(FREQUENCIES, dim)
-        self.linear_2 = nn.Linear(dim, dim)
+        self.linear_1 = Linear(FREQUENCIES, dim)
+        self.linear_2 = Linear(dim, dim)
 
     def forward(self, values: Tensor, dtype: torch.dtype) -> Tensor:
         """`[...]` to `[..., C]`; the sinusoid is cast to `dtype` before the first linear."""
@@ -120,7 +122,7 @@ class TimeEmbedding(nn.Module):
         else:
             self.emb = nn.ModuleDict({"timestep_embedder": ScalarEmbedding(dim)})
         self.guidance = guidance
-        self.linear = nn.Linear(dim, 6 * dim)
+        self.linear = Linear(dim, 6 * dim)
 
     def forward(
         self, timestep: Tensor, guidance: Tensor | None, dtype: torch.dtype
@@ -164,8 +166,8 @@ class CaptionProjection(nn.Module):
 
     def __init__(self, text_dim: int, dim: int) -> None:
         super().__init__()
-        self.linear_1 = nn.Linear(text_dim, dim)
-        self.linear_2 = nn.Linear(dim, dim)
+        self.linear_1 = Linear(text_dim, dim)
+        self.linear_2 = Linear(dim, dim)
 
     def forward(self, text: Tensor) -> Tensor:
         """`[B, L, text_dim]` to `[B, L, C]`."""

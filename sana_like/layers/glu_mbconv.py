@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from sana_like.layers.linear import is_plain
 from sana_like.layers.pointwise import PointwiseLinear
 from sana_like_kernels import glu_depthwise
+from sana_like_kernels.glu_mbconv.cpu import gated_feed_forward, takes
 
 
 class GatedDepthwise(nn.Conv2d):
@@ -47,5 +49,10 @@ class GLUMBConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, Y, X, in_channels]` to `[B, Y, X, out_channels]`."""
-        hidden = self.conv_inverted(x)  # [B, Y, X, 2h]
-        return self.conv_point(self.conv_depth(hidden))
+        expand, depth, point = self.conv_inverted, self.conv_depth, self.conv_point
+        if is_plain(expand, depth, point):
+            weights = (expand.weight, expand.bias, depth.weight, depth.bias, point.weight)
+            if takes(x, *weights):
+                return gated_feed_forward(x, *weights)
+        hidden = expand(x)  # [B, Y, X, 2h]
+        return point(depth(hidden))

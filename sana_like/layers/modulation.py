@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sana_like_kernels import modulated_layer_norm
+from sana_like.layers.linear import is_plain
+from sana_like_kernels import gated_residual_norm, modulated_layer_norm
 
 
 class ModulatedLayerNorm(nn.LayerNorm):
@@ -19,6 +20,15 @@ class ModulatedLayerNorm(nn.LayerNorm):
 
     def __init__(self, dim: int, eps: float = 1e-6, affine: bool = False) -> None:
         super().__init__(dim, eps=eps, elementwise_affine=affine)
+
+    def after(
+        self, x: Tensor, branch: Tensor, shift: Tensor, scale: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`r = x + branch` and its modulated norm, both like `x`; see `forward` for the rest."""
+        if self.weight is None and branch.dtype == x.dtype and is_plain(self):
+            return gated_residual_norm(x, branch, None, shift, scale, eps=self.eps)
+        x = x + branch
+        return x, self(x, shift, scale)
 
     def forward(self, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:  # type: ignore[override]
         """Norm and modulate.

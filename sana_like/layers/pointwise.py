@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
+
+from sana_like.layers.linear import Linear
 
 
-class KernelLinear(nn.Linear):
+class KernelLinear(Linear):
     """A convolution over windows that the caller lays out as rows: `[O, I*k]` in memory.
 
     In published files the weight is `[O, I, *kernel]`; columns are in that order, so either form

@@ -18,6 +18,7 @@ from sana_like.attention.cross import CrossAttention
 from sana_like.attention.linear import ReLULinearAttention
 from sana_like.layers.embeddings import CaptionProjection, TimeEmbedding, per_row
 from sana_like.layers.glu_mbconv import GLUMBConv
+from sana_like.layers.linear import Linear
 from sana_like.layers.norm import RMSNorm
 from sana_like.layers.patch import PatchEmbed
 from sana_like.presets import preset
@@ -143,7 +144,7 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
         the blocks' random tables do that work.
         """
         for module in self.modules():
-            if type(module) is nn.Linear:
+            if type(module) is Linear:
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)

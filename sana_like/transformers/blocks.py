@@ -101,8 +101,10 @@ class SanaTransformerBlock(nn.Module):
         )
         x = gated_residual(x, gate_mix, mixed)
         del normed, mixed  # they would be held in memory through the feed-forward
-        x = x + self.attn2(x, text_key, text_value, text_mask)
-        planes = self.norm2(x, shift_ff, scale_ff).unflatten(1, grid)  # [B, F, Y, X, C]
+        read = self.attn2(x, text_key, text_value, text_mask)
+        x, normed = self.norm2.after(x, read, shift_ff, scale_ff)
+        planes = normed.unflatten(1, grid)  # [B, F, Y, X, C]
+        del normed, read
         past = None if state is None else state.feed_forward
         planes, ff_state = self._feed_forward(planes, past, chunks)
         x = gated_residual(x, gate_ff, planes.flatten(1, 3))

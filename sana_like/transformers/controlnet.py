@@ -12,6 +12,7 @@ from diffusers.configuration_utils import register_to_config
 from diffusers.utils import BaseOutput, apply_lora_scale
 from torch import Tensor, nn
 
+from sana_like.layers.linear import Linear
 from sana_like.transformers.backbone import SanaBackbone
 from sana_like.transformers.image import SanaTransformer2DModel
 from sana_like.transformers.text_context import TextContext
@@ -81,8 +82,8 @@ class SanaControlNetModel(SanaBackbone):
         super().__init__()
         self._build(guidance_embeds=guidance_embeds)
         dim = self.inner_dim
-        self.input_block = nn.Linear(dim, dim)
-        self.controlnet_blocks = nn.ModuleList(nn.Linear(dim, dim) for _ in range(num_layers))
+        self.input_block = Linear(dim, dim)
+        self.controlnet_blocks = nn.ModuleList(Linear(dim, dim) for _ in range(num_layers))
         self._initialise()
         for layer in (self.input_block, *self.controlnet_blocks):
             for parameter in layer.parameters():

@@ -14,6 +14,7 @@ from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from diffusers.utils import apply_lora_scale
 from torch import Tensor, nn
 
+from sana_like.layers.linear import Linear
 from sana_like.layers.modulation import ModulatedLayerNorm
 from sana_like.layers.patch import unpatchify
 from sana_like.transformers.backbone import SanaBackbone
@@ -92,7 +93,7 @@ class SanaTransformer2DModel(SanaBackbone):
         dim = self.inner_dim
         self.scale_shift_table = nn.Parameter(torch.randn(2, dim) / dim**0.5)
         self.norm_out = ModulatedLayerNorm(dim)
-        self.proj_out = nn.Linear(dim, patch_size * patch_size * (out_channels or in_channels))
+        self.proj_out = Linear(dim, patch_size * patch_size * (out_channels or in_channels))
         self._initialise()
 
     @apply_lora_scale("attention_kwargs")

@@ -16,6 +16,7 @@ from diffusers.utils import apply_lora_scale
 from torch import Tensor, nn
 
 from sana_like.layers.embeddings import per_frame, per_row
+from sana_like.layers.linear import Linear
 from sana_like.layers.modulation import ModulatedLayerNorm
 from sana_like.layers.patch import patchify, unpatchify_3d
 from sana_like.layers.pointwise import KernelLinear
@@ -82,8 +83,8 @@ class SanaVideoTransformer3DModel(SanaBackbone):
 
     _extension_keys: ClassVar[dict[str, Any]] = {"attention_clip": None}
     _temporal_taps = TAPS
-    _no_split_modules = ["SanaTransformerBlock"]  # type: ignore[assignment]  # noqa: RUF012
-    _skip_layerwise_casting_patterns = ["patch_embedding", "norm"]  # type: ignore[assignment]  # noqa: RUF012
+    _no_split_modules = ["SanaTransformerBlock"]  # noqa: RUF012
+    _skip_layerwise_casting_patterns = ["patch_embedding", "norm"]  # noqa: RUF012
 
     @register_to_config
     def __init__(
@@ -118,7 +119,7 @@ class SanaVideoTransformer3DModel(SanaBackbone):
         self.head_dim = attention_head_dim
         self.scale_shift_table = nn.Parameter(torch.randn(2, dim) / dim**0.5)
         self.norm_out = ModulatedLayerNorm(dim)
-        self.proj_out = nn.Linear(dim, math.prod(self.patch) * (out_channels or in_channels))
+        self.proj_out = Linear(dim, math.prod(self.patch) * (out_channels or in_channels))
         self._initialise()
 
     def _build_patches(self, dim: int) -> None:
@@ -192,7 +193,7 @@ class SanaVideoTransformer3DModel(SanaBackbone):
         skipped_layers: Collection[int] = (),
         perturbed_rows: Tensor | None = None,
         block_cache: PassCache | None = None,
-    ) -> SanaVideoOutput | tuple[Tensor, ...]:
+    ) -> SanaVideoOutput | tuple[Tensor] | tuple[Tensor, State]:
         """Predict.
 
         Args:

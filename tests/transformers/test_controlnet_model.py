@@ -80,7 +80,9 @@ def test_prepared_text_and_checkpointing_change_nothing(make, shake, draw_inputs
     with torch.enable_grad():
         checkpointed = control(**inputs.kwargs(), controlnet_cond=cond)[0]
     for index, sample in enumerate(plain):
-        assert torch.equal(prepared[index], sample) and torch.equal(checkpointed[index], sample)
+        assert torch.equal(prepared[index], sample)
+        # Without gradients a CPU sums in another order.
+        torch.testing.assert_close(checkpointed[index], sample, rtol=1e-4, atol=1e-4)
 
 
 def test_wrong_arguments_are_refused(make, narrow, draw_inputs):

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from sana_like_kernels.arguments import unit_stride
 from sana_like_kernels.dispatch import Backend, unsupported_dtype, use_triton
+from sana_like_kernels.glu_mbconv.cpu import glu_depthwise_inference, takes
 from sana_like_kernels.glu_mbconv.reference import glu_depthwise_reference
 
 __all__ = ["glu_depthwise", "glu_depthwise_reference", "glu_mbconv"]
@@ -46,6 +47,8 @@ def glu_mbconv(
     vectors = [vector for vector in (bias, expand_bias) if vector is not None]
     obstacle = unsupported_dtype(hidden, weight, *vectors)
     if not use_triton("glu_mbconv", backend, hidden.device, obstacle):
+        if takes(hidden, weight, bias, expand_bias):
+            return glu_depthwise_inference(hidden, weight, bias, expand_bias)
         return glu_depthwise_reference(hidden, weight, bias, expand_bias)
     from sana_like_kernels.glu_mbconv.launch import forward_op
 

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from sana_like_kernels.arguments import check_rope, unit_stride, wide_table
 from sana_like_kernels.dispatch import Backend, unsupported_dtype, use_triton
+from sana_like_kernels.inference import plain_inference
+from sana_like_kernels.linear_attention.cpu import linear_attention_inference
 from sana_like_kernels.linear_attention.reference import (
     Norms,
     Rope,
@@ -141,7 +143,9 @@ def _attend(
     # Autocast would take the fp32 sums back to half precision.
     with torch.autocast(query.device.type, enabled=False):
         if not use_triton(op, backend, query.device, obstacle):
-            out, sums = stateful_reference(
+            plain = plain_inference(query, key, value, *(norms or ()), *(state or ()))
+            compute = linear_attention_inference if plain else stateful_reference
+            out, sums = compute(
                 query, key, value, state, eps=eps, rope=rope, norms=norms, norm_eps=norm_eps
             )
             return out.to(query.dtype), sums

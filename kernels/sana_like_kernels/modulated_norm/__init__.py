@@ -8,6 +8,8 @@ from torch import Tensor
 
 from sana_like_kernels.arguments import unit_stride
 from sana_like_kernels.dispatch import Backend, unsupported_dtype, use_triton
+from sana_like_kernels.inference import plain_inference
+from sana_like_kernels.modulated_norm.cpu import modulated_norm_inference
 from sana_like_kernels.modulated_norm.reference import (
     gated_residual_reference,
     modulated_norm_reference,
@@ -53,8 +55,7 @@ def modulated_norm(
     _check(kind, x, shift, scale)
     obstacle = _obstacle(x, shift, scale)
     if not use_triton("modulated_norm", backend, x.device, obstacle):
-        out = modulated_norm_reference(x, shift, scale, rms=kind == "rms_norm", eps=eps)
-        return out.to(x.dtype)
+        return _plain(x, shift, scale, kind, eps)
     from sana_like_kernels.modulated_norm.launch import forward_op
 
     shift, scale = _per_frame(x, shift, scale)
@@ -65,7 +66,7 @@ def modulated_norm(
 def gated_residual_norm(
     x: Tensor,
     branch: Tensor,
-    gate: Tensor,
+    gate: Tensor | None,
     shift: Tensor,
     scale: Tensor,
     *,
@@ -77,7 +78,7 @@ def gated_residual_norm(
 
     Args:
         x, branch: `[B, N, C]`, of one dtype.
-        gate: like `shift` and `scale`.
+        gate: like `shift` and `scale`; `None` adds the branch as it is.
         shift, scale, kind, eps, backend: see `modulated_norm`.
 
     Returns:
@@ -86,20 +87,22 @@ def gated_residual_norm(
     Raises:
         ValueError: unknown `kind`, shapes or dtypes do not fit, or `backend` cannot act.
     """
-    _check(kind, x, gate, shift, scale)
+    gates = [] if gate is None else [gate]
+    _check(kind, x, *gates, shift, scale)
     if branch.shape != x.shape or branch.dtype != x.dtype:
         raise ValueError(
             f"branch must be {tuple(x.shape)} {x.dtype} like x, got "
             f"{tuple(branch.shape)} {branch.dtype}"
         )
-    obstacle = _obstacle(x, gate, shift, scale)
+    obstacle = _obstacle(x, *gates, shift, scale)
     if not use_triton("gated_residual_norm", backend, x.device, obstacle):
-        residual = gated_residual_reference(x, branch, gate).to(x.dtype)
-        rms = kind == "rms_norm"
-        out = modulated_norm_reference(residual, shift, scale, rms=rms, eps=eps)
-        return residual, out.to(x.dtype)
+        residual = x + branch if gate is None else gated_residual_reference(x, branch, gate)
+        residual = residual.to(x.dtype)
+        return residual, _plain(residual, shift, scale, kind, eps)
     from sana_like_kernels.modulated_norm.launch import forward_op
 
+    if gate is None:
+        gate = x.new_ones(1, 1, 1)
     gate, shift, scale = _per_frame(x, gate, shift, scale)
     out, residual = forward_op(
         unit_stride(x), unit_stride(branch), gate, shift, scale, kind == "rms_norm", eps
@@ -132,6 +135,13 @@ def _check(kind: str, x: Tensor, *vectors: Tensor) -> None:
             f"scale, shift and gate must have one frame count that divides {x.shape[1]} tokens; "
             f"got {[tuple(vector.shape) for vector in vectors]}"
         )
+
+
+def _plain(x: Tensor, shift: Tensor, scale: Tensor, kind: Kind, eps: float) -> Tensor:
+    rms = kind == "rms_norm"
+    if plain_inference(x, shift, scale):
+        return modulated_norm_inference(x, shift, scale, rms=rms, eps=eps)
+    return modulated_norm_reference(x, shift, scale, rms=rms, eps=eps).to(x.dtype)
 
 
 def _obstacle(x: Tensor, *vectors: Tensor) -> str | None:

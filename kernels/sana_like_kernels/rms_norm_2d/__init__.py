@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from sana_like_kernels.dispatch import Backend, unsupported_dtype, use_triton
+from sana_like_kernels.inference import plain_inference
+from sana_like_kernels.rms_norm_2d.cpu import rms_norm_2d_inference
 from sana_like_kernels.rms_norm_2d.reference import rms_norm_2d_reference
 
 __all__ = ["rms_norm_2d", "rms_norm_2d_reference"]
@@ -54,6 +56,10 @@ def rms_norm_2d(
     if x.shape[-1] > WIDEST:
         obstacle = f"the kernels hold at most {WIDEST} channels, not {x.shape[-1]}"
     if not use_triton("rms_norm_2d", backend, x.device, obstacle):
+        if plain_inference(x, weight, bias, residual) and x.is_contiguous():
+            return rms_norm_2d_inference(
+                x, weight, bias, residual=residual, activation=activation, eps=eps
+            )
         out = rms_norm_2d_reference(
             x, weight, bias, residual=residual, activation=activation, eps=eps
         )
