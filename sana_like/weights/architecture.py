@@ -16,6 +16,7 @@ _MARKS = (
     ("plucker_embedder.", "SanaWMTransformer3DModel"),
     ("patch_embedding.", "SanaVideoTransformer3DModel"),
     ("patch_embed.proj.", "SanaTransformer2DModel"),
+    ("decoder.temporal.", "AutoencoderDCVideo"),
     ("decoder.up_blocks.", "AutoencoderDC"),
 )
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -95,27 +96,28 @@ def preset_config(name: str) -> dict[str, Any]:
     Raises:
         ValueError: no such preset.
     """
-    from sana_like.autoencoders.presets import AUTOENCODER_PRESETS
+    from sana_like.autoencoders.presets import AUTOENCODER_PRESETS, VIDEO_AUTOENCODER_PRESETS
     from sana_like.presets import preset
 
-    if name in AUTOENCODER_PRESETS:
-        return dict(AUTOENCODER_PRESETS[name].config)
+    autoencoders = AUTOENCODER_PRESETS | VIDEO_AUTOENCODER_PRESETS
+    if name in autoencoders:
+        return dict(autoencoders[name].config)
     return preset(name).config()
 
 
 def _published_sizes() -> dict[str, tuple[str, int]]:
     """Preset name to class name and number of parameters."""
-    from sana_like.autoencoders.presets import AUTOENCODER_PRESETS
-    from sana_like.presets import CONTROLNET_PRESETS, TRANSFORMER_PRESETS
+    from sana_like.autoencoders.presets import AUTOENCODER_PRESETS, VIDEO_AUTOENCODER_PRESETS
+    from sana_like.presets import CONTROLNET_PRESETS, TRANSFORMER_PRESETS, VIDEO_PRESETS
 
-    transformers = {**TRANSFORMER_PRESETS, **CONTROLNET_PRESETS}
-    sizes = {
-        name: ("SanaControlNetModel" if item.controlnet else "SanaTransformer2DModel", item)
-        for name, item in transformers.items()
-    }
-    found = {name: (owner, item.num_parameters) for name, (owner, item) in sizes.items()}
-    for name, autoencoder in AUTOENCODER_PRESETS.items():
-        found[name] = ("AutoencoderDC", autoencoder.num_parameters)
+    pictures = TRANSFORMER_PRESETS | CONTROLNET_PRESETS
+    found = {name: (item.class_name, item.num_parameters) for name, item in pictures.items()}
+    found |= {name: (item.class_name, item.num_parameters) for name, item in VIDEO_PRESETS.items()}
+    for owner, presets in (
+        ("AutoencoderDC", AUTOENCODER_PRESETS),
+        ("AutoencoderDCVideo", VIDEO_AUTOENCODER_PRESETS),
+    ):
+        found |= {name: (owner, item.num_parameters) for name, item in presets.items()}
     return found
 
 

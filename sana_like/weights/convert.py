@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # A latent pixel is 32 pixels; only the models for 2048 and 4096 pixels have a table of positions.
 _PIXELS_PER_LATENT = 32
 _INTERPOLATION_SCALES = {64: 1.0, 128: 2.0}
+# Shapes do not tell the config of these; a preset of the same size does.
+_TOLD_BY_SIZE = ("AutoencoderDC", "SanaVideoTransformer3DModel")
 
 
 @dataclass(frozen=True)
@@ -185,8 +187,8 @@ def _model_class(name: str | None, source: Path) -> type[StrictModel]:
     if name is None or name not in dir(sana_like):
         what = f"the keys of a {name}, which" if name else "keys that no model here has; it"
         raise WeightsError(
-            f"{source}: has {what} cannot be converted. Known are transformers, ControlNets and "
-            "DC-AE with NVlabs' or diffusers' keys."
+            f"{source}: has {what} cannot be converted. Known are transformers of pictures and "
+            "clips, ControlNets and DC-AE with NVlabs' or diffusers' keys."
         )
     found: type[StrictModel] = getattr(sana_like, name)
     return found
@@ -206,7 +208,7 @@ def _base_config(
         return preset_config(preset)
     if (source.parent / "config.json").is_file():
         return model_class.read_config(source.parent)
-    if guess.class_name != "AutoencoderDC":
+    if guess.class_name not in _TOLD_BY_SIZE:
         try:
             return transformer_config({key: tuple(value.shape) for key, value in tensors.items()})
         except (KeyError, ValueError) as error:
@@ -225,7 +227,7 @@ def _size_config(
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """`sample_size` and what follows from it, if it is asked for or the file tells it."""
-    if guess.class_name == "AutoencoderDC":
+    if guess.class_name in _TOLD_BY_SIZE:
         return {}
     if image_size is not None:
         if image_size <= 0 or image_size % _PIXELS_PER_LATENT:
@@ -244,6 +246,8 @@ def _require_complete(guess: Architecture, settings: Mapping[str, Any], source: 
     sizes = f"the size of {', '.join(guess.presets)}" if guess.presets else "no published size"
     if guess.class_name == "AutoencoderDC":
         needed = {"scaling_factor": f"it has {sizes}; name a preset or give its config"}
+    elif guess.class_name in _TOLD_BY_SIZE:
+        needed = {"sample_size": f"it has {sizes}; name a preset or give its config"}
     else:
         heads = f"it has {sizes}; give it in config"
         needed = {

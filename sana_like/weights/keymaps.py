@@ -48,6 +48,8 @@ _BLOCK: Rules = {
     "mlp.depth_conv.conv": ("ff.conv_depth",),
     "mlp.point_conv.conv": ("ff.conv_point",),
 }
+_VIDEO_STEM: Rules = {**_STEM, "x_embedder.proj": ("patch_embedding",)}
+_VIDEO_BLOCK: Rules = {**_BLOCK, "mlp.t_conv": ("ff.conv_temp",)}
 _HEAD: Rules = {
     "final_layer.linear": ("proj_out",),
     "final_layer.scale_shift_table": ("scale_shift_table",),
@@ -148,6 +150,16 @@ SPRINT = KeyMap(
     {**_STEM, **_GUIDED_TIME, **_TRANSFORMER_BLOCKS, **_HEAD},
     _UNUSED,
 )
+VIDEO = KeyMap(
+    "SanaVideoTransformer3DModel",
+    {
+        **_VIDEO_STEM,
+        **_TIME,
+        **_under("blocks.{n}", "transformer_blocks.{n}", _VIDEO_BLOCK),
+        **_HEAD,
+    },
+    _UNUSED,
+)
 CONTROLNET = KeyMap(
     "SanaControlNetModel",
     {
@@ -173,6 +185,8 @@ def find_map(keys: Mapping[str, object]) -> KeyMap | None:
     if any(key.startswith("controlnet.") for key in keys):
         return CONTROLNET
     if "x_embedder.proj.weight" in keys:
+        if any(".mlp.t_conv." in key for key in keys):
+            return VIDEO
         guided = any(key.startswith("cfg_embedder.") for key in keys)
         return SPRINT if guided else TRANSFORMER
     if any(key.startswith(("encoder.project_in.", "decoder.project_in.")) for key in keys):

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from sana_like.autoencoders.dc_ae import AutoencoderDC
 from sana_like.transformers.controlnet import SanaControlNetModel
 from sana_like.transformers.image import SanaTransformer2DModel
+from sana_like.transformers.video import SanaVideoTransformer3DModel
 from sana_like.weights.convert import convert_checkpoint, convert_here
 from sana_like.weights.errors import WeightsError
 from sana_like.weights.model import published_state_dict
@@ -31,6 +32,7 @@ TINY = {
 }
 STEM = {
     "patch_embed.proj": "x_embedder.proj",
+    "patch_embedding": "x_embedder.proj",
     "caption_projection.linear_1": "y_embedder.y_proj.fc1",
     "caption_projection.linear_2": "y_embedder.y_proj.fc2",
     "caption_norm": "attention_y_norm",
@@ -55,6 +57,7 @@ INSIDE = {
     "ff.conv_inverted": "mlp.inverted_conv.conv",
     "ff.conv_depth": "mlp.depth_conv.conv",
     "ff.conv_point": "mlp.point_conv.conv",
+    "ff.conv_temp": "mlp.t_conv",
 }
 
 
@@ -82,8 +85,9 @@ def original_transformer(model, *, control: bool = False) -> dict[str, torch.Ten
             result[f"controlnet.{module.split('.')[1]}.after_proj.{kind}"] = value
         else:
             result[f"{STEM[module]}.{kind}"] = value
-    tokens = (model.config.sample_size // model.config.patch_size) ** 2
-    result["pos_embed"] = torch.zeros(1, tokens, 32)
+    if isinstance(model.config.patch_size, int):
+        tokens = (model.config.sample_size // model.config.patch_size) ** 2
+        result["pos_embed"] = torch.zeros(1, tokens, 32)
     result["y_embedder.y_embedding"] = torch.randn(300, 8)
     return result
 
@@ -336,3 +340,22 @@ def test_wrappers_prefixes_are_taken_off(tmp_path: Path) -> None:
     torch.save({"model": {"state_dict": state}}, tmp_path / "model.pth")
     convert_here(tmp_path / "model.pth", tmp_path / "out", config=HEADS)
     assert same_weights(model, tmp_path / "out")
+
+
+def test_video_weights_need_the_config_that_shapes_do_not_tell(tmp_path) -> None:
+    config = {**TINY, "sample_size": 30, "num_layers": 2, "mlp_ratio": 3.0}
+    model = SanaVideoTransformer3DModel(**config)
+    torch.nn.init.normal_(model.transformer_blocks[1].ff.conv_temp.weight)
+    torch.save({"state_dict": original_transformer(model)}, tmp_path / "video.pth")
+    with pytest.raises(WeightsError, match="does not tell sample_size"):
+        convert_here(tmp_path / "video.pth", tmp_path / "folder")
+    report = convert_here(tmp_path / "video.pth", tmp_path / "folder", config=config)
+    assert report.class_name == "SanaVideoTransformer3DModel"
+    loaded = SanaVideoTransformer3DModel.from_pretrained(tmp_path / "folder")
+    for key, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], value), key
+    theirs = diffusers.SanaVideoTransformer3DModel.from_pretrained(tmp_path / "folder")
+    assert torch.equal(
+        theirs.state_dict()["transformer_blocks.1.ff.conv_temp.weight"],
+        published_state_dict(model)["transformer_blocks.1.ff.conv_temp.weight"],
+    )

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sana_like.weights.keymaps import AUTOENCODER, CONTROLNET, SPRINT, TRANSFORMER, find_map
+from sana_like.weights.keymaps import (
+    AUTOENCODER,
+    CONTROLNET,
+    SPRINT,
+    TRANSFORMER,
+    VIDEO,
+    find_map,
+)
 
 BLOCK = "transformer_blocks.19"
 SELF = f"{BLOCK}.attn1"
@@ -57,6 +64,10 @@ STAGE = "encoder.down_blocks.3.0"
             ("transformer_blocks.6.ff.conv_point.weight",),
         ),
         (CONTROLNET, "blocks.0.attn.qkv.weight", ()),
+        (VIDEO, "x_embedder.proj.bias", ("patch_embedding.bias",)),
+        (VIDEO, "blocks.19.mlp.t_conv.weight", (f"{BLOCK}.ff.conv_temp.weight",)),
+        (VIDEO, "blocks.19.attn.k_norm.weight", (f"{SELF}.norm_k.weight",)),
+        (TRANSFORMER, "blocks.19.mlp.t_conv.weight", None),
         (AUTOENCODER, "encoder.project_in.conv.weight", ("encoder.conv_in.weight",)),
         (AUTOENCODER, "encoder.project_in.conv.conv.weight", ("encoder.conv_in.conv.weight",)),
         (AUTOENCODER, "decoder.project_out.op_list.0.bias", ("decoder.norm_out.bias",)),
@@ -101,4 +112,5 @@ def test_the_table_is_found_from_the_keys() -> None:
     assert find_map({"x_embedder.proj.weight": 0, "cfg_embedder.mlp.0.bias": 0}) is SPRINT
     assert find_map({"x_embedder.proj.weight": 0, "controlnet.0.before_proj.bias": 0}) is CONTROLNET
     assert find_map({"encoder.project_in.conv.conv.bias": 0}) is AUTOENCODER
+    assert find_map({"x_embedder.proj.weight": 0, "blocks.0.mlp.t_conv.weight": 0}) is VIDEO
     assert find_map({"patch_embed.proj.weight": 0}) is None
