@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sana_like.layers.linear import Linear
 from sana_like.layers.norm import channel_norm
 
 TAPS = 3
@@ -132,8 +133,8 @@ class CausalBlock(nn.Module):
 
     def __init__(self, channels: int, norm_type: str) -> None:
         super().__init__()
-        self.conv = nn.Linear(TAPS * channels, channels)
-        self.point = nn.Linear(channels, channels, bias=False)
+        self.conv = Linear(TAPS * channels, channels)
+        self.point = Linear(channels, channels, bias=False)
         norm: Any = channel_norm(norm_type, channels)
         nn.init.zeros_(norm.weight)
         nn.init.zeros_(norm.bias)
@@ -155,7 +156,7 @@ class HalveTime(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.conv = nn.Linear(TAPS * channels, channels, bias=False)
+        self.conv = Linear(TAPS * channels, channels, bias=False)
         nn.init.zeros_(self.conv.weight)
 
     def forward(self, x: Tensor, run: CausalPass) -> Tensor:
@@ -175,7 +176,7 @@ class DoubleTime(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.conv = nn.Linear(TAPS * channels, 2 * channels, bias=False)
+        self.conv = Linear(TAPS * channels, 2 * channels, bias=False)
         nn.init.zeros_(self.conv.weight)
 
     def forward(self, x: Tensor, run: CausalPass) -> Tensor:

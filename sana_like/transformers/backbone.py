@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sana_like.attention.backends import NATIVE, check_backend, check_mask
 from sana_like.attention.cross import CrossAttention
 from sana_like.attention.linear import ReLULinearAttention
+from sana_like.attention.mixer import SelfAttention
 from sana_like.layers.embeddings import CaptionProjection, TimeEmbedding, per_row
 from sana_like.layers.glu_mbconv import GLUMBConv
 from sana_like.layers.linear import Linear
@@ -109,16 +110,19 @@ class SanaBackbone(StrictModel, CacheMixin, AdapterMixin):
         config: Any = self.config
         return GLUMBConv(dim, dim, config.mlp_ratio)
 
+    def _build_mixer(self, dim: int, *args: Any, **settings: Any) -> SelfAttention:
+        config: Any = self.config
+        return ReLULinearAttention(dim, *args, **settings, clip=config.attention_clip)
+
     def _build_block(self, dim: int) -> SanaTransformerBlock:
         config: Any = self.config
-        mixer = ReLULinearAttention(
+        mixer = self._build_mixer(
             dim,
             config.num_attention_heads,
             config.attention_head_dim,
             bias=config.attention_bias,
             dropout=config.dropout,
             qk_norm=config.qk_norm,
-            clip=config.attention_clip,
         )
         cross_attention = CrossAttention(
             dim,

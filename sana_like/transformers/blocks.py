@@ -75,7 +75,7 @@ class SanaTransformerBlock(nn.Module):
             text_mask: bool `[B, L]` or `None`.
             grid: (frames, height, width).
             rope, cond: what the mixer reads of positions and conditions.
-            bypass: bool `[B]`, rows whose mixer is perturbed (see `ReLULinearAttention`).
+            bypass: bool `[B]`, rows whose mixer is perturbed (see `SelfAttention`).
             state: of the chunks before; `None` for whole sequences.
             chunks: frames of each chunk of a stream; `None` takes all for one.
 

@@ -15,6 +15,8 @@ from diffusers.models.modeling_outputs import Transformer2DModelOutput
 from diffusers.utils import apply_lora_scale
 from torch import Tensor, nn
 
+from sana_like.attention.mixer import SelfAttention
+from sana_like.attention.softmax import SoftmaxAttention
 from sana_like.layers.embeddings import per_frame, per_row
 from sana_like.layers.linear import Linear
 from sana_like.layers.modulation import ModulatedLayerNorm
@@ -32,6 +34,8 @@ from sana_like.transformers.checks import (
 )
 from sana_like.transformers.first_block_cache import BlockInputs, PassCache
 from sana_like.transformers.text_context import TextContext
+
+SELF_ATTENTIONS = ("linear", "softmax")
 
 
 @dataclass
@@ -76,12 +80,14 @@ class SanaVideoTransformer3DModel(SanaBackbone):
         guidance_embeds_scale: what a pipeline multiplies the guidance scale with first.
         qk_norm: `None` or `"rms_norm_across_heads"`.
         attention_clip: clamp of the attended values in every dtype; `None` for none.
+        self_attention: `"linear"`; or `"softmax"`, with the same weights' shapes and a state that
+            grows with the video, for comparison.
 
     Raises:
         ValueError: a setting is out of range.
     """
 
-    _extension_keys: ClassVar[dict[str, Any]] = {"attention_clip": None}
+    _extension_keys: ClassVar[dict[str, Any]] = {"attention_clip": None, "self_attention": "linear"}
     _temporal_taps = TAPS
     _no_split_modules = ["SanaTransformerBlock"]  # noqa: RUF012
     _skip_layerwise_casting_patterns = ["patch_embedding", "norm"]  # noqa: RUF012
@@ -111,8 +117,13 @@ class SanaVideoTransformer3DModel(SanaBackbone):
         qk_norm: str | None = "rms_norm_across_heads",
         rope_max_seq_len: int = 1024,
         attention_clip: float | None = None,
+        self_attention: str = "linear",
     ) -> None:
         super().__init__()
+        if self_attention not in SELF_ATTENTIONS:
+            raise ValueError(f"self_attention={self_attention!r} is not one of {SELF_ATTENTIONS}")
+        if self_attention == "softmax" and attention_clip is not None:
+            raise ValueError("attention_clip is for linear attention; pass None with softmax")
         axis_widths(attention_head_dim)
         self._build(guidance_embeds=guidance_embeds)
         dim = self.inner_dim
@@ -131,6 +142,12 @@ class SanaVideoTransformer3DModel(SanaBackbone):
         config: Any = self.config
         return GLUMBConvTemp(dim, dim, config.mlp_ratio)
 
+    def _build_mixer(self, dim: int, *args: Any, **settings: Any) -> SelfAttention:
+        config: Any = self.config
+        if config.self_attention == "softmax":
+            return SoftmaxAttention(dim, *args, **settings)
+        return super()._build_mixer(dim, *args, **settings)
+
     def new_state(
         self,
         batch: int,
@@ -140,7 +157,9 @@ class SanaVideoTransformer3DModel(SanaBackbone):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> State:
-        """The state before the first frame of a stream; its byte size never changes.
+        """The state before the first frame of a stream.
+
+        With linear attention its byte size never changes.
 
         Args:
             batch: rows B.

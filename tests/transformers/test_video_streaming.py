@@ -273,6 +273,26 @@ def test_wrong_streams_are_refused_before_any_block_runs(arguments, message, mod
         model(torch.randn(1, 4, 3, *SIZE), torch.randn(1, 5, 12), **arguments)
 
 
+@torch.no_grad()
+def test_softmax_attention_streams_alike_but_its_state_grows(shake):
+    model = shake(SanaVideoTransformer3DModel(**NARROW, self_attention="softmax"))
+    linear = SanaVideoTransformer3DModel(**NARROW)
+    shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (model, linear)]
+    assert shapes[0] == shapes[1]
+    clip, text, times = torch.randn(1, 4, 6, *SIZE), torch.randn(1, 5, 12), torch.rand(1, 6)
+    begin = model.new_state(1, *SIZE)
+    whole = model(clip, text, times, state=begin, chunks=[2, 1, 3])
+    parts, after = stream(model, clip, text, times, [2, 1, 3])
+    assert error(parts, whole.sample) <= 1e-5
+    assert error(model(clip, text, 9.0, state=begin).sample, model(clip, text, 9.0).sample) <= 1e-5
+    # Keys and values of 6 frames of 6 tokens, 32 wide, in 3 blocks, over the start.
+    assert after.nbytes - begin.nbytes == 3 * 2 * 6 * 6 * 32 * 4
+    with pytest.raises(ValueError, match="not one of"):
+        SanaVideoTransformer3DModel(**NARROW, self_attention="sparse")
+    with pytest.raises(ValueError, match="attention_clip"):
+        SanaVideoTransformer3DModel(**NARROW, self_attention="softmax", attention_clip=1.0)
+
+
 @pytest.mark.parametrize("size", [(0, 2, 3), (1, 0, 3), (1, 2, 5)])
 def test_states_of_no_size_are_refused(size, shake):
     model = SanaVideoTransformer3DModel(**NARROW | {"patch_size": (1, 2, 2)})
