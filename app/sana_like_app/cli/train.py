@@ -59,12 +59,12 @@ def run_recipe(
 
 @app.command("data")
 def build_data(
-    pack: Annotated[str, typer.Argument(help="Which pack to build: emoji.")],
+    pack: Annotated[str, typer.Argument(help="Which pack to build: emoji or emoji-clips.")],
     output: Annotated[
         Path | None, typer.Option("--output", help="File to write; else in the data folder.")
     ] = None,
 ) -> None:
-    """Build a pack of captioned pictures from the npm packages that hold them."""
+    """Build a pack of captioned pictures or clips from the npm packages that hold them."""
     from sana_like_app.cli.progress import counting
 
     with extra("train"):
@@ -79,7 +79,10 @@ def build_data(
 
 @app.command("evaluate")
 def evaluate(
-    name: Annotated[str, typer.Argument(help="Which evaluation: emoji, autoencoder or pack.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="emoji, autoencoder, pack, motion-rules, emoji-video or emoji-long."),
+    ],
     pack: Annotated[Path | None, typer.Option("--pack", help="The emoji pack.")] = None,
     output: Annotated[Path, typer.Option("--output", help="Folder for reports.")] = Path("outputs"),
     model: Annotated[

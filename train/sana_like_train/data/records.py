@@ -152,7 +152,7 @@ def load_records(source: str | Path, suffixes: Sequence[str] = PICTURE_SUFFIXES)
         raise ValueError(f"{path} does not exist; give a folder of files with captions or a .tar")
     if not records:
         raise ValueError(
-            f"{path} holds no usable file; expected files ending in {', '.join(suffixes)}"
+            f"{path} holds no picture or clip; expected files ending in {', '.join(suffixes)}"
         )
     seen: set[str] = set()
     for record in records:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from sana_like.weights.files import read_json, write_json
+from sana_like.weights.files import write_json
 from sana_like.weights.hub import resolve_folder
 from sana_like_pipelines import SanaPipeline
 from sana_like_pipelines.media.sheet import contact_sheet
@@ -32,7 +32,7 @@ from sana_like_train.evaluate.neighbours import (
     nearest,
     score_neighbours,
 )
-from sana_like_train.evaluate.report import provenance, save_png
+from sana_like_train.evaluate.report import model_sources, save_png
 from sana_like_train.evaluate.subset import spread
 
 PARTS = ("seen", "composition", "unseen")
@@ -101,7 +101,7 @@ def evaluate_emoji(
         "width": lists.width,
         "dtype": str(dtype).removeprefix("torch."),
     }
-    report = {"model": str(model), **_sources(folder, device), "settings": settings}
+    report = {"model": str(model), **model_sources(folder, device), "settings": settings}
     pictures = _generate(pipeline, lists, chosen, written, report, batch_size, progress)
 
     judge = _Judge(records, extractor.to(device), device)
@@ -137,15 +137,6 @@ def _overview(
             images.append(pictures[part][index])
             labels.append(chosen[part][index].prompt + mark)
     return contact_sheet(images, labels, columns=8, side=128)
-
-
-def _sources(folder: Path, device: str) -> dict[str, Any]:
-    """Provenance of the pipeline, and of an embedded autoencoder that it only names."""
-    folders = {"pipeline": folder}
-    part = read_json(folder / "model_index.json").get("vae")
-    if isinstance(part, list) and part and part[0] == "sana_like.zoo":
-        folders["autoencoder"] = resolve_folder(part[1])
-    return provenance(folders, device)
 
 
 def _generate(

@@ -2,7 +2,8 @@
 
 Each rule looks at one number of `ClipMotion`: direction for moves, curl for spins, divergence for
 growing and shrinking, the alternating sign of the way down for bounces, and the size of all of them
-for standing still. Of several, the one that moves the picture's pixels furthest wins.
+for standing still. Of several, the one that moves the picture's pixels furthest wins; growth counts
+double, since a picture that does not lie in the middle of its growth also moves by it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ STILL = 0.0016
 LEAST_RUNS = 3
 BOUNCE_SPEED = 0.006
 # Of a bounce's way, the share that is left when ups and downs are added.
-BOUNCE_DRIFT = 0.5
+BOUNCE_DRIFT = 0.6
+GROWTH_WEIGHT = 2.0
+# What goes nowhere on the whole stands still if its steps are no longer than this, else it wobbles.
+WOBBLE = 0.005
+WOBBLES = "wobbles"
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,8 @@ class MotionStrengths:
     """How far each kind of motion carries the picture's pixels from frame to frame, in sides.
 
     Means over the steps, with their sign: `right`, `down`, `clockwise`, `growth`. `bouncing` is the
-    mean way up or down without its sign, and `runs` how often its direction lasts before it turns.
+    mean way up or down without its sign, `runs` how often its direction lasts before it turns, and
+    `speed` the mean way of a pixel by all motions together, without sign.
     """
 
     right: float
@@ -36,6 +42,7 @@ class MotionStrengths:
     growth: float
     bouncing: float
     runs: int
+    speed: float
 
     def as_dict(self) -> dict[str, float]:
         """Rounded values, for a report."""
@@ -43,7 +50,7 @@ class MotionStrengths:
 
 
 def recognise_motion(frames: np.ndarray) -> str:
-    """The motion that a clip shows, one of `sana_like_train.data.motion.MOTIONS`.
+    """The motion that a clip shows: one of `sana_like_train.data.motion.MOTIONS`, or `WOBBLES`.
 
     Args:
         frames: uint8 `[F, Y, X, 3]`, at least two.
@@ -60,6 +67,14 @@ def motion_strengths(motion: ClipMotion) -> MotionStrengths:
         growth=float(_middle_mean(motion.growth * motion.radius)),
         bouncing=float(np.abs(motion.down).mean()),
         runs=_runs(motion.down),
+        speed=float(
+            np.sqrt(
+                motion.right**2
+                + motion.down**2
+                + (motion.radius * motion.turn) ** 2
+                + (motion.radius * motion.growth) ** 2
+            ).mean()
+        ),
     )
 
 
@@ -75,11 +90,11 @@ def name_motion(strengths: MotionStrengths) -> str:
         ("moves right", "moves left"): s.right,
         ("moves down", "moves up"): s.down,
         ("spins clockwise", "spins counterclockwise"): s.clockwise,
-        ("grows", "shrinks"): s.growth,
+        ("grows", "shrinks"): GROWTH_WEIGHT * s.growth,
     }
     names, strength = max(rules.items(), key=lambda rule: abs(rule[1]))
     if abs(strength) < STILL:
-        return "stands still"
+        return "stands still" if s.speed <= WOBBLE else WOBBLES
     return names[0] if strength > 0 else names[1]
 
 

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 from sana_like.version import __version__
-from sana_like.weights.files import replacing
+from sana_like.weights.files import read_json, replacing
+from sana_like.weights.hub import resolve_folder
 
 
 def weights_sha256(folder: Path) -> str:
@@ -46,6 +47,15 @@ def provenance(folders: dict[str, Path], device: torch.device | str) -> dict[str
         "versions": {"sana-like": __version__, "torch": torch.__version__},
         "weights_sha256": {name: weights_sha256(folder) for name, folder in folders.items()},
     }
+
+
+def model_sources(folder: Path, device: torch.device | str) -> dict[str, Any]:
+    """Return `provenance` of a pipeline, and of an embedded autoencoder that it only names."""
+    folders = {"pipeline": folder}
+    part = read_json(folder / "model_index.json").get("vae")
+    if isinstance(part, list) and part and part[0] == "sana_like.zoo":
+        folders["autoencoder"] = resolve_folder(part[1])
+    return provenance(folders, device)
 
 
 def save_png(picture: Image.Image, path: Path) -> None:
