@@ -58,7 +58,9 @@ def accelerations_off(device: torch.device) -> str:
 
 def report() -> list[Fact]:
     """Everything `doctor` says, in order. Loads torch but no model."""
-    return [*_software(), *_devices(), *_kernels(), *_libraries(), *_folders(), *_models()]
+    return [
+        *_software(), *_devices(), *_kernels(), *_speed(), *_libraries(), *_folders(), *_models()
+    ]  # fmt: skip
 
 
 def _software() -> list[Fact]:
@@ -116,6 +118,27 @@ def _reasons(device_type: str, backend: str) -> dict[str, list[str]]:
         if status.backend == backend:
             found.setdefault(status.reason, []).append(status.op)
     return found
+
+
+def _speed() -> list[Fact]:
+    """Attention backends and ways of quantising that act on the device that `auto` means."""
+    from sana_like.attention.backends import BACKENDS, unusable_backends
+    from sana_like.weights.quantize import SCHEMES, unusable
+
+    device = choose_device("auto")
+    parts = (
+        ("attention", "--attention-backend", BACKENDS, unusable_backends(device)),
+        ("quantise", "--quantize", SCHEMES, unusable(device)),
+    )
+    facts = []
+    for subject, option, names, reasons in parts:
+        legal = ", ".join(name for name in names if name not in reasons)
+        by_reason: dict[str, list[str]] = {}
+        for name, why in reasons.items():
+            by_reason.setdefault(why, []).append(name)
+        off = "".join(f"; off: {', '.join(off)} ({why})" for why, off in by_reason.items())
+        facts.append(Fact(subject, f"{option} {legal}{off}"))
+    return facts
 
 
 def _memory() -> str:

@@ -63,7 +63,9 @@ class Studio:
             settings: as given to `make`.
             batch: pictures made at once.
         """
-        known = ("height", "width", "guidance_scale", "pag_scale")
+        known = (
+            "height", "width", "guidance_scale", "pag_scale", "guidance_passes", "first_block_cache"
+        )  # fmt: skip
         chosen = {name: settings[name] for name in known if settings.get(name) is not None}
         if not chosen.keys() & {"height", "width"} and self.inputs:
             first = next(iter(self.inputs.values()))
@@ -161,6 +163,8 @@ def _load(setup: Setup, placement: Placement, local_files_only: bool) -> Any:
     pipe.set_progress_bar_config(disable=True)
     if setup.scheduler is not None:
         pipe.scheduler = _scheduler(setup.scheduler, pipe.scheduler)
+    if setup.speed.chosen():
+        pipe.speed_up(**setup.speed.chosen())
     _adapt(pipe, setup.adapters)
     _offload(pipe, placement)
     return pipe

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sana_like.zoo.fetch import sha256_of
 from sana_like_app.request import LARGEST_SEED, SCHEDULERS, Adapter
 from sana_like_app.setup import PIPELINES, Setup, weights_of
+from sana_like_app.speed import Speed
 
 
 class RecipeError(ValueError):
@@ -29,6 +30,11 @@ class Plan:
     """Fingerprints by name; empty where the recipe has none."""
     digests: Mapping[str, str]
     """SHA-256 of the pictures that go in, by path."""
+
+    def with_backend(self, name: str) -> Plan:
+        """The same with another attention backend."""
+        speed = replace(self.setup.speed, attention_backend=name)
+        return replace(self, setup=replace(self.setup, speed=speed))
 
     def check_unchanged(self) -> None:
         """Compare the weights and the pictures that go in with those of the recipe.
@@ -87,6 +93,7 @@ def read_plan(file: Path) -> Plan:
         controlnets=tuple(_texts(run.get("controlnets", []), "controlnets")),
         adapters=_adapters(run.get("adapters", [])),
         scheduler=sampler,
+        speed=_speed(recipe.get("speed", {})),
         inputs={
             name: [path for path, _ in pairs] if name == "control_image" else pairs[0][0]
             for name, pairs in inputs.items()
@@ -103,6 +110,15 @@ def read_plan(file: Path) -> Plan:
         weights={str(name): str(mark) for name, mark in weights.items()},
         digests={path: digest for pairs in inputs.values() for path, digest in pairs},
     )
+
+
+def _speed(value: Any) -> Speed:
+    """What changes pictures; graphs do not, and the machine may have none."""
+    _check(isinstance(value, dict), "speed", value)
+    texts = {name: value.get(name) for name in ("quantize", "attention_backend")}
+    for name, text in texts.items():
+        _check(text is None or isinstance(text, str), name, text)
+    return Speed(**texts, compile=value.get("compile") is True)
 
 
 def _settings(values: Mapping[str, Any]) -> dict[str, Any]:

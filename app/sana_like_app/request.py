@@ -6,13 +6,16 @@ import math
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from sana_like_app.speed import Speed
 
 LARGEST_SEED = 2**63 - 1
 LARGEST_SIDE = 16384
 # Pixels per cell of the latent grid of every published autoencoder for images that SANA uses.
 GRID = 32
+GUIDANCE_PASSES = ("auto", "batched", "sequential")
 SCHEDULERS = ("flow-dpm", "flow-euler", "flow-heun")
 
 
@@ -51,6 +54,9 @@ class PictureRequest:
     control_scale: float | None = None
     adapters: tuple[Adapter, ...] = ()
     scheduler: str | None = None
+    cache_threshold: float | None = None
+    guidance_passes: str | None = None
+    speed: Speed = field(default_factory=Speed)
 
     def pictures(self) -> list[tuple[str, int]]:
         """Prompt and seed of every picture, in order."""
@@ -97,6 +103,9 @@ class PictureRequest:
         _check_range("guidance scale", self.guidance_scale, 0, 100)
         _check_range("PAG scale", self.pag_scale, 0, 100)
         _check_range("control scale", self.control_scale, 0, 10)
+        threshold = self.cache_threshold
+        if threshold is not None and not (threshold > 0 and math.isfinite(threshold)):
+            raise ValueError(f"cache threshold is {threshold}; legal are numbers above 0")
         if self.strength is not None and not 0 < self.strength <= 1:
             raise ValueError(f"strength is {self.strength}; legal are numbers above 0, up to 1")
         if self.guidance_interval is not None:
@@ -122,10 +131,33 @@ class PictureRequest:
                 f"{len(self.controls)} --control pictures need as many --controlnet models, "
                 f"got {len(self.controlnets)}"
             )
+        if self.guidance_passes not in (None, *GUIDANCE_PASSES):
+            raise ValueError(
+                f"unknown guidance passes {self.guidance_passes!r}; legal are "
+                f"{', '.join(GUIDANCE_PASSES)}"
+            )
         if self.scheduler is not None and self.scheduler not in SCHEDULERS:
             raise ValueError(
                 f"unknown scheduler {self.scheduler!r}; legal are {', '.join(SCHEDULERS)}"
             )
+
+
+def read_prompts(file: Path) -> list[str]:
+    """The prompts in a text file, one a line, without the blank ones.
+
+    Raises:
+        ValueError: there is no such file, it is no UTF-8 text, or it holds no prompt.
+    """
+    if not file.is_file():
+        raise ValueError(f"prompts file {str(file)!r} does not exist or is no file")
+    try:
+        lines = file.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"prompts file {str(file)!r} is no UTF-8 text: {error}") from error
+    prompts = [line.strip() for line in lines if line.strip()]
+    if not prompts:
+        raise ValueError(f"prompts file {str(file)!r} holds no prompt; write one a line")
+    return prompts
 
 
 def random_seed() -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sana_like_app.devices import check_offload, choose_device, choose_dtype
 from sana_like_app.fingerprint import fingerprint
 from sana_like_app.request import Adapter, PictureRequest
+from sana_like_app.speed import Speed
 
 if TYPE_CHECKING:
     import torch
@@ -23,18 +24,22 @@ ARGUMENTS = {
     "guidance_scale": "guidance_scale",
     "guidance_interval": "guidance_interval",
     "pag_scale": "pag_scale",
+    "cache_threshold": "first_block_cache",
+    "guidance_passes": "guidance_passes",
     "strength": "strength",
     "control_scale": "controlnet_conditioning_scale",
     "negative_prompt": "negative_prompt",
 }
 OPTIONS = {
     "num_inference_steps": "--steps",
+    "first_block_cache": "--cache-threshold",
     "controlnet_conditioning_scale": "--control-scale",
 }
 PIPELINES = (
     "SanaPipeline",
     "SanaSprintPipeline",
     "SanaImg2ImgPipeline",
+    "SanaSprintImg2ImgPipeline",
     "SanaInpaintPipeline",
     "SanaControlNetPipeline",
 )
@@ -69,6 +74,7 @@ class Setup:
     controlnets: tuple[str, ...] = ()
     adapters: tuple[Adapter, ...] = ()
     scheduler: str | None = None
+    speed: Speed = field(default_factory=Speed)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """Argument name to path, or to a list of paths, of the pictures that go in."""
 
@@ -78,6 +84,7 @@ def setup_of(request: PictureRequest) -> Setup:
 
     Raises:
         WeightsError: there is no such model, or it cannot do what was asked.
+        ValueError: the picture to start from cannot be read.
     """
     inputs: dict[str, Any] = {}
     if request.image is not None:
@@ -92,6 +99,7 @@ def setup_of(request: PictureRequest) -> Setup:
         controlnets=request.controlnets,
         adapters=request.adapters,
         scheduler=request.scheduler,
+        speed=request.speed,
         inputs=inputs,
     )
 
@@ -99,15 +107,17 @@ def setup_of(request: PictureRequest) -> Setup:
 def _pipeline_for(request: PictureRequest) -> str:
     if request.mask is not None:
         return "SanaInpaintPipeline"
-    if request.image is not None:
-        return "SanaImg2ImgPipeline"
     if request.controls:
         return "SanaControlNetPipeline"
     from sana_like.weights.hub import resolve_folder
     from sana_like_pipelines.loading import INDEX_NAME, Index
+    from sana_like_pipelines.media import read_picture
 
+    if request.image is not None:
+        read_picture(request.image)  # quicker to refuse than a model is to find
     index = Index.read(resolve_folder(request.model, allow_patterns=[INDEX_NAME]))
-    return "SanaSprintPipeline" if "Sprint" in index.pipeline else "SanaPipeline"
+    kind = "Sprint" if "Sprint" in index.pipeline else ""
+    return f"Sana{kind}{'Pipeline' if request.image is None else 'Img2ImgPipeline'}"
 
 
 def settings_of(request: PictureRequest) -> dict[str, Any]:

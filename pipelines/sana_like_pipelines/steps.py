@@ -147,7 +147,6 @@ def check_strength(strength: object) -> float:
     Raises:
         ValueError: no number above 0 and at most 1.
     """
-    number = isinstance(strength, (int, float)) and not isinstance(strength, bool)
-    if not number or not 0 < strength <= 1:
-        raise ValueError(f"strength={strength!r} must be a number above 0 and at most 1")
-    return float(strength)
+    if isinstance(strength, (int, float)) and not isinstance(strength, bool) and 0 < strength <= 1:
+        return float(strength)
+    raise ValueError(f"strength={strength!r} must be a number above 0 and at most 1")

@@ -112,8 +112,13 @@ def attend(name: str, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
 
     if mask is not None and BACKENDS[name].flat_mask:
         mask = mask[:, 0, 0]
-    parts = (part.transpose(1, 2) for part in (query, key, value))  # [B, N or L, H, D]
-    out = dispatch_attention_fn(*parts, attn_mask=mask, backend=AttentionBackendName(name))
+    out = dispatch_attention_fn(
+        query.transpose(1, 2),  # [B, N, H, D]
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        attn_mask=mask,
+        backend=AttentionBackendName(name),
+    )
     return out.transpose(1, 2)
 
 

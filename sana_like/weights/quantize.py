@@ -130,6 +130,21 @@ def quantize(
     return QuantizationReport(scheme, tuple(chosen), kept, before, after, error, limit)
 
 
+def require_torchao() -> Any:
+    """torchao's quantisation.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        from torchao import quantization
+    except ImportError as error:
+        raise ImportError(
+            "quantisation needs torchao; install it with: pip install 'sana-like[quant]'"
+        ) from error
+    return quantization
+
+
 def scheme_of(model: nn.Module) -> str | None:
     """How `quantize` left a model; `None` where it did not."""
     return getattr(model, "_quantization_scheme", None)
@@ -249,12 +264,7 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 def _quantize_layers(model: nn.Module, scheme: str, layers: Collection[nn.Module]) -> None:
-    try:
-        from torchao import quantization
-    except ImportError as error:
-        raise ImportError(
-            "quantisation needs torchao; install it with: pip install 'sana-like[quant]'"
-        ) from error
+    quantization = require_torchao()
     config = getattr(quantization, SCHEMES[scheme].config)
     # The compiler's settings are the whole process's and not this function's to change.
     quantization.quantize_(

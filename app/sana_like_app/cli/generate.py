@@ -14,9 +14,12 @@ from sana_like_app.request import (
     parse_size,
     parse_whole,
     random_seed,
+    read_prompts,
 )
+from sana_like_app.speed import Speed
 
 SAMPLING, PICTURES, MACHINE, OUTPUT = "Sampling", "Pictures to start from", "Machine", "Output"
+SPEED = "Speed"
 
 
 def _option(*names: str, panel: str, help: str, **more: Any) -> Any:
@@ -35,6 +38,10 @@ DtypeOption = Annotated[str, _option("--dtype", panel=MACHINE, help="auto, fp32,
 OffloadOption = Annotated[
     str, _option("--offload", panel=MACHINE, help="none, model, sequential, group.")
 ]
+AttentionBackendOption = Annotated[
+    str | None,
+    _option("--attention-backend", panel=SPEED, help="Of the attention to the text; see doctor."),
+]
 NoMetadataOption = Annotated[
     bool, _option("--no-metadata", panel=OUTPUT, help="Write no recipe, in or beside the picture.")
 ]
@@ -42,8 +49,12 @@ NoMetadataOption = Annotated[
 
 def generate(
     prompts: Annotated[
-        list[str], typer.Argument(metavar="PROMPT...", help="What to show; several make several.")
-    ],
+        list[str] | None,
+        typer.Argument(metavar="PROMPT...", help="What to show; several make several."),
+    ] = None,
+    prompts_file: Annotated[
+        Path | None, typer.Option(help="A text file with further prompts, one a line.")
+    ] = None,
     model: Annotated[str, typer.Option(help="An embedded name, a folder, or a hub id.")] = "emoji",
     size: Annotated[
         str | None, _option("--size", panel=SAMPLING, help="WIDTHxHEIGHT in pixels, any.")
@@ -108,6 +119,41 @@ def generate(
     batch_size: Annotated[
         int, _whole("--batch-size", panel=MACHINE, help="Pictures made at once.")
     ] = 1,
+    cache_threshold: Annotated[
+        float | None,
+        _option(
+            "--cache-threshold",
+            panel=SPEED,
+            help="Skip blocks in steps in which the first changes by less, such as 0.1.",
+        ),
+    ] = None,
+    guidance_passes: Annotated[
+        str | None,
+        _option(
+            "--guidance-passes",
+            panel=SPEED,
+            help="auto, batched (faster) or sequential (less memory).",
+        ),
+    ] = None,
+    quantize: Annotated[
+        str | None,
+        _option(
+            "--quantize", panel=SPEED, help="int8, fp8, int8-weights or fp8-weights; checked first."
+        ),
+    ] = None,
+    attention_backend: AttentionBackendOption = None,
+    compile_blocks: Annotated[
+        bool,
+        _option(
+            "--compile",
+            panel=SPEED,
+            help="Compile the blocks: tens of seconds and more for each new size, which a few "
+            "pictures do not pay back; says what it cost and saved.",
+        ),
+    ] = False,
+    cuda_graphs: Annotated[
+        bool, _option("--cuda-graphs", panel=SPEED, help="Replay the steps on a CUDA device.")
+    ] = False,
     output: Annotated[
         Path | None, _option("--output", panel=OUTPUT, help="A .png file, or a folder.")
     ] = None,
@@ -125,10 +171,13 @@ def generate(
         if width is not None or height is not None:
             raise ValueError("give --size, or --width and --height, not both")
         width, height = parse_size(size)
+    texts = [*(prompts or ()), *(read_prompts(prompts_file) if prompts_file else ())]
+    if not texts:
+        raise typer.BadParameter("give a PROMPT, or prompts in --prompts-file")
     if preview is not None and preview < 1:
         raise ValueError(f"--preview is {preview}; it counts steps, from 1")
     request = PictureRequest(
-        prompts=tuple(prompts),
+        prompts=tuple(texts),
         seed=random_seed() if seed is None else seed,
         model=model,
         negative_prompt=negative_prompt,
@@ -148,6 +197,14 @@ def generate(
         control_scale=control_scale,
         adapters=tuple(parse_adapter(text) for text in loras or ()),
         scheduler=scheduler,
+        cache_threshold=cache_threshold,
+        guidance_passes=guidance_passes,
+        speed=Speed(
+            quantize=quantize,
+            attention_backend=attention_backend,
+            compile=compile_blocks,
+            cuda_graphs=cuda_graphs,
+        ),
     )
     request.check()
     from sana_like_app.cli.making import make_and_write

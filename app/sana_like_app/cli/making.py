@@ -44,6 +44,7 @@ def make_and_write(
     quiet_libraries()
     setup, settings = setup_of(request), settings_of(request)
     check_arguments(setup.pipeline, settings)
+    setup.speed.check(placement)
     studio = Studio(setup, placement)
     announce(studio, settings, seeds[: request.batch_size], last=seeds[-1])
     kept: list[Made] = []
@@ -61,6 +62,7 @@ def make_and_write(
             )
         for target, one in zip(targets, batch, strict=True):
             write(target, one, metadata=metadata)
+        tell_compiling(studio)
         done += len(batch)
         kept += batch if sheet else []
     if sheet:
@@ -86,6 +88,14 @@ def announce(
     kind = str(dtype).removeprefix("torch.")
     typer.echo(f"on {device}, {kind}, about {memory:.1f} GiB; off: {off}", err=True)
     typer.echo(f"seed {batch[0]}" + (f" to {last}" if last != batch[0] else ""), err=True)
+
+
+def tell_compiling(studio: Studio) -> None:
+    """Say on stderr what compiling cost and saves, once for each size that was new."""
+    report = studio.pipe.compile_report
+    if report is not None:
+        typer.echo(str(report), err=True)
+        studio.pipe.compile_report = None
 
 
 def write(path: Path, made: Made, *, metadata: bool) -> None:

@@ -7,7 +7,12 @@ from typing import Annotated
 
 import typer
 
-from sana_like_app.cli.generate import DeviceOption, NoMetadataOption, OffloadOption
+from sana_like_app.cli.generate import (
+    AttentionBackendOption,
+    DeviceOption,
+    NoMetadataOption,
+    OffloadOption,
+)
 
 
 def rerun(
@@ -23,6 +28,7 @@ def rerun(
         str | None, typer.Option("--dtype", help="Other than the recipe's: fp32, bf16, fp16.")
     ] = None,
     offload: OffloadOption = "none",
+    attention_backend: AttentionBackendOption = None,
     no_metadata: NoMetadataOption = False,
 ) -> None:
     """Make a picture again from its recipe.
@@ -30,7 +36,7 @@ def rerun(
     On the same machine with the same versions the picture is the same, byte for byte. Refused when
     the weights are not those of the recipe. The network is not used.
     """
-    from sana_like_app.cli.making import announce, write
+    from sana_like_app.cli.making import announce, tell_compiling, write
     from sana_like_app.cli.progress import counting, quiet_libraries
     from sana_like_app.generation import Studio
     from sana_like_app.paths import plan_outputs
@@ -39,6 +45,9 @@ def rerun(
 
     plan = read_plan(file)
     placement = Placement.choose(device, dtype or plan.dtype, offload)
+    if attention_backend is not None:
+        plan = plan.with_backend(attention_backend)
+    plan.setup.speed.check(placement)
     stem = Path(file.name.removesuffix(".json")).stem
     target = file.with_name(f"{stem}-again.png") if output is None else output
     (path,) = plan_outputs(target, [plan.prompt], [plan.seed])
@@ -50,3 +59,4 @@ def rerun(
     with counting("steps") as steps:
         (made,) = studio.make([plan.prompt], [plan.seed], plan.settings, on_step=steps)
     write(path, made, metadata=not no_metadata)
+    tell_compiling(studio)

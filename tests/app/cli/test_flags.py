@@ -11,12 +11,14 @@ from sana_like_app.cli.main import app
 FLAGS = {
     "": "--version --debug",
     "generate": (
-        "--model --size --width --height --steps --guidance-scale --guidance-interval --pag-scale "
-        "--negative-prompt --scheduler --seed --count --image --strength --mask --control "
-        "--controlnet --control-scale --lora --device --dtype --offload --batch-size --output "
+        "--prompts-file --model --size --width --height --steps --guidance-scale "
+        "--guidance-interval --pag-scale --negative-prompt --scheduler --seed --count "
+        "--image --strength --mask --control --controlnet --control-scale --lora "
+        "--device --dtype --offload --batch-size --cache-threshold --guidance-passes --quantize --attention-backend --compile "
+        "--cuda-graphs --output "
         "--contact-sheet --preview --no-metadata"
     ),
-    "rerun": "--output --force --device --dtype --offload --no-metadata",
+    "rerun": "--output --force --device --dtype --offload --attention-backend --no-metadata",
     "inspect": "",
     "convert": "--image-size --preset --dtype",
     "doctor": "--picture",
