@@ -48,6 +48,18 @@ class VideoCodec(ABC):
         """Whether `decode_chunk` works: no frame may depend on later latent frames."""
         return self.why_no_stream is None
 
+    def enable_tiling(self) -> None:
+        """Encode and decode large clips in tiles, as the autoencoder's own class does it.
+
+        Ours are exact. diffusers' blend overlapping tiles, which therefore differ a little from the
+        whole. `decode_chunk` is not tiled.
+        """
+        self.model.enable_tiling()
+
+    def disable_tiling(self) -> None:
+        """Work on whole pictures again."""
+        self.model.disable_tiling()
+
     def latent_frames(self, frames: int) -> int:
         """Latent frames of `frames` frames, the last group filled up."""
         return 1 + -(-(frames - 1) // self.temporal_ratio)

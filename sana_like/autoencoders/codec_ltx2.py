@@ -24,8 +24,8 @@ class LTX2Codec(VideoCodec):
         super().__init__(model)
         config = model.config
         self.latent_channels = config.latent_channels
-        # Told from the layers: the class counts every one of them for both where its config is
-        # silent.
+        # Told from the layers, of which the class counts every one for both ratios where its config
+        # is silent.
         used = _as_tuple(config.spatio_temporal_scaling)
         pairs = zip(
             config.downsample_type, used * (len(config.downsample_type) // len(used)), strict=True
@@ -39,6 +39,19 @@ class LTX2Codec(VideoCodec):
             self.why_no_stream = "its decoder is conditioned on a time (timestep_conditioning)"
         elif any(_as_tuple(config.decoder_inject_noise)):
             self.why_no_stream = "its decoder draws noise (decoder_inject_noise)"
+
+    def enable_tiling(self) -> None:
+        """Tiles of space and of time; see `VideoCodec.enable_tiling`."""
+        super().enable_tiling()
+        # The class counts its tiles by these, and guesses them wrong where its config is silent.
+        self.model.spatial_compression_ratio = self.spatial_ratio
+        self.model.temporal_compression_ratio = self.temporal_ratio
+        self.model.use_framewise_encoding = self.model.use_framewise_decoding = True
+
+    def disable_tiling(self) -> None:
+        """Work on whole clips again."""
+        super().disable_tiling()
+        self.model.use_framewise_encoding = self.model.use_framewise_decoding = False
 
     def _normalise(self, latents: Tensor) -> Tensor:
         mean, std = self._statistics(latents)

@@ -111,6 +111,17 @@ def test_chunks_are_the_whole(sizes, codec, tmp_path):
     assert torch.equal(streamed, torch.cat(parts, dim=2))
 
 
+@torch.no_grad()
+def test_tiling_can_be_turned_on_and_off(codec):
+    latents = torch.randn(1, codec.latent_channels, 4, 2, 2)
+    whole = codec.decode_video(latents)
+    codec.enable_tiling()
+    assert codec.model.use_tiling
+    assert codec.decode_video(latents).shape == whole.shape
+    codec.disable_tiling()
+    assert torch.equal(codec.decode_video(latents), whole)
+
+
 def test_published_normalisation():
     codec = video_codec(wan())
     raw = torch.randn(1, 4, 2, 1, 1)

@@ -298,3 +298,22 @@ def test_states_of_no_size_are_refused(size, shake):
     model = SanaVideoTransformer3DModel(**NARROW | {"patch_size": (1, 2, 2)})
     with pytest.raises(ValueError, match="cannot be made"):
         model.new_state(*size)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_stream_is_one_graph_for_the_compiler_whatever_has_passed(model):
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    clip, text = torch.randn(1, 4, 10, *SIZE), torch.randn(1, 5, 12)
+    times = torch.full((1, 10), 300.0)
+    wanted, _ = stream(model, clip, text, times, [2] * 5)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    state, outs = model.new_state(1, *SIZE), []
+    context = model.prepare_text(text)
+    for part, time in zip(clip.split(2, dim=2), times.split(2, dim=1), strict=True):
+        result = compiled(part, context, time, state=state)
+        outs.append(result.sample)
+        state = result.state
+    assert error(torch.cat(outs, dim=2), wanted) <= 1e-5
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
