@@ -179,6 +179,8 @@ class AutoencoderTask(Section):
         crop_schedule: later crops as `[[step, crop, batch_size], ...]`; crop 0 means whole.
         trainable: parameter-name prefixes that train; none takes the phase's own.
         white_background: probability of white behind transparent pixels, else a random colour.
+        square_weight: of the mean square error, which PSNR measures; late in a run it trades a
+            little sharpness of small errors for fewer large ones.
         gradient_weight: of the L1 on finite differences.
         perceptual_weight: of the multi-scale edge term.
         latent_noise: standard deviation of noise added to the latent, in its own deviations.
@@ -192,6 +194,7 @@ class AutoencoderTask(Section):
     crop_schedule: tuple[tuple[int, int, int], ...] = ()
     trainable: tuple[str, ...] | None = None
     white_background: float = Field(default=0.5, ge=0, le=1)
+    square_weight: float = Field(default=0.0, ge=0)
     gradient_weight: float = Field(default=0.5, ge=0)
     perceptual_weight: float = Field(default=0.0, ge=0)
     latent_noise: float = Field(default=0.0, ge=0)

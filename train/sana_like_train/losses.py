@@ -12,6 +12,11 @@ def pixel_l1(error: Tensor) -> Tensor:
     return error.abs().mean((1, 2, 3))
 
 
+def pixel_square(error: Tensor) -> Tensor:
+    """Mean square of `error = reconstruction - target`."""
+    return error.square().mean((1, 2, 3))
+
+
 def gradient_l1(error: Tensor) -> Tensor:
     """Mean absolute finite difference of the error, along Y and X: penalises blurred edges."""
     along_y = error.diff(dim=2).abs().mean((1, 2, 3))

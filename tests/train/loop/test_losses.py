@@ -1,26 +1,53 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from sana_like.autoencoders.dc_ae import AutoencoderDC
 from sana_like_train.config import AutoencoderTask
 from sana_like_train.losses import (
     PatchDiscriminator,
     gradient_l1,
     hinge_discriminator,
     pixel_l1,
+    pixel_square,
     structural_dissimilarity,
 )
-from sana_like_train.tasks.autoencoder import CriticObjective, on_background
+from sana_like_train.tasks.autoencoder import (
+    CriticObjective,
+    ReconstructionObjective,
+    on_background,
+)
 
 
 def test_losses_are_per_sample_means() -> None:
     error = torch.zeros(2, 3, 4, 4)
     error[1] = 0.5
     assert pixel_l1(error).tolist() == [0.0, 0.5]
+    assert pixel_square(error).tolist() == [0.0, 0.25]
     assert gradient_l1(error).tolist() == [0.0, 0.0]  # a constant error has no edges
     error[1, :, :2] = -0.5  # one edge of height 1 among three rows of differences
     assert gradient_l1(error)[1].item() == pytest.approx(0.5 / 3)
+
+
+@pytest.mark.parametrize(
+    ("weight", "term", "factor"),
+    [("square_weight", "square", 3.0), ("perceptual_weight", "structure", 0.5)],
+)
+def test_terms_add_to_the_loss_by_their_weight(
+    tiny_autoencoder: Path, weight: str, term: str, factor: float
+) -> None:
+    torch.manual_seed(0)
+    model = AutoencoderDC.from_pretrained(tiny_autoencoder)
+    batch = {"pictures": torch.rand(2, 3, 64, 64) * 2 - 1, "adversarial": torch.tensor(0.0)}
+    losses = []
+    for given in (0.0, factor):
+        config = AutoencoderTask(model={}, **{weight: given})
+        out = ReconstructionObjective(model, config, None)(batch)
+        losses.append(out["loss"].item())
+    assert losses[1] - losses[0] == pytest.approx(factor * out["logs"][term].item(), rel=1e-4)
 
 
 def test_structural_dissimilarity_is_zero_for_equal_pictures_and_grows() -> None:

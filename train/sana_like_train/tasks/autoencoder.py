@@ -21,6 +21,7 @@ from sana_like_train.losses import (
     gradient_l1,
     hinge_discriminator,
     pixel_l1,
+    pixel_square,
     structural_dissimilarity,
 )
 from sana_like_train.tasks.base import Batch, Position, SampleOrder, TrainingTask, derived_seed
@@ -73,6 +74,10 @@ class ReconstructionObjective(nn.Module):
         l1 = pixel_l1(error)
         per_sample = l1
         logs = {"l1": l1.mean().detach()}
+        if self.config.square_weight:
+            square = pixel_square(error)
+            per_sample = per_sample + self.config.square_weight * square
+            logs["square"] = square.mean().detach()
         if self.config.gradient_weight:
             edges = gradient_l1(error)
             per_sample = per_sample + self.config.gradient_weight * edges
