@@ -132,7 +132,9 @@ class SanaSprintPipeline(SanaBase):
 
         def predict(latents: Tensor, time: Tensor, step: int) -> Tensor:  # noqa: ARG001
             model_input, tau = trigflow_model_input(latents, time, sigma_data)
-            guidance = call.guidance.scale * embeds_scale
+            # Made on the device: CUDA graphs can copy nothing from the host.
+            scale = call.guidance.scale * embeds_scale
+            guidance = torch.full((), scale, dtype=torch.float32, device=latents.device)
             network = self._network(call, conditioning, tau, guidance=guidance)
             velocity = network(model_input, ("prompt",)).float()
             return trigflow_output(model_input, velocity, tau) * sigma_data

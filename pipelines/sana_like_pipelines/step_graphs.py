@@ -12,27 +12,30 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-Capture = Callable[[Callable[[], Tensor]], tuple[Callable[[], Any], Tensor]]
-"""A function without arguments to what replays it, and the result that each replay fills."""
+Capture = Callable[[Callable[[], Tensor], torch.device], tuple[Callable[[], Any], Tensor]]
+"""A function without arguments, and its device, to what replays it and the result it fills."""
 WARM_UPS = 3
 LARGEST_COUNT = 4
 """Graphs that are kept, each with the memory of an evaluation."""
 
 
-def cuda_capture(function: Callable[[], Tensor]) -> tuple[Callable[[], Any], Tensor]:
-    """Capture `function` on the present CUDA device."""
-    present = torch.cuda.current_stream()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(present)
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UPS):
-            function()
-    present.wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = function()
+def cuda_capture(
+    function: Callable[[], Tensor], device: torch.device
+) -> tuple[Callable[[], Any], Tensor]:
+    """Capture `function` on a CUDA device."""
+    with torch.cuda.device(device):
+        present = torch.cuda.current_stream()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(present)
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                function()
+        present.wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = function()
     return graph.replay, result
 
 
@@ -86,7 +89,12 @@ class _Graph:
         self._inputs = [tensor.clone() for tensor in tensors]
         self._sources: list[tuple[Tensor, int] | None] = [None] * len(tensors)
         args, kwargs = rebuilt(given, iter(self._inputs))
-        self._replay, self._result = capture(lambda: function(*args, **kwargs)[0])
+        self._replay, self._result = capture(
+            lambda: function(*args, **kwargs)[0], tensors[0].device
+        )
+        # A graph reads addresses. What a module keeps beside its weights, such as the table of
+        # positions of one size, it may replace; here it lives as long as the graph.
+        self._held = list(_held_by(function))
 
     def run(self, tensors: list[Tensor]) -> Tensor:
         for place, tensor in enumerate(tensors):
@@ -97,6 +105,13 @@ class _Graph:
                 self._sources[place] = (tensor, tensor._version)
         self._replay()
         return self._result.clone()
+
+
+def _held_by(function: Any) -> Iterator[Tensor]:
+    """Tensors that the modules of a model hold as plain attributes."""
+    if isinstance(function, nn.Module):
+        for module in function.modules():
+            yield from tensors_in([*vars(module).values()])
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

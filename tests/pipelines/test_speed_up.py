@@ -44,7 +44,7 @@ def test_graphs_replay_the_evaluations(sana, quick, monkeypatch):
     """With a capture that needs no GPU; sequential branches share one graph."""
     replays = []
 
-    def capture(function):
+    def capture(function, device):
         result = function()[:] * 1
 
         def replay():

@@ -15,7 +15,8 @@ class Recorder:
     def __init__(self):
         self.captured = self.replayed = 0
 
-    def __call__(self, function):
+    def __call__(self, function, device):
+        assert device == torch.device("cpu")
         self.captured += 1
         result = function().clone()
 
@@ -116,3 +117,21 @@ def test_values_are_taken_apart_and_put_together():
     assert again[1]["a"][1] == 3 and again[1]["b"] is None
     assert torch.equal(again[0][1].keys[0], value[0][1].keys[0] * 2)
     assert shape_of(((torch.zeros(2),), {})) != shape_of(((torch.zeros(3),), {}))
+
+
+def test_what_modules_replace_lives_as_long_as_the_graph(graphs):
+    """Such as a table of positions, which is kept for one size at a time."""
+
+    class Table(torch.nn.Module):
+        kept = None
+
+        def forward(self, size):
+            self.kept = (3, torch.full((len(size),), 2.0))
+            return (size * self.kept[1],)
+
+    model = Table()
+    graphs(model, torch.ones(2))
+    (graph,) = graphs._graphs.values()
+    (held,) = graph._held
+    graphs(model, torch.ones(5))
+    assert model.kept[1] is not held and torch.equal(held, torch.full((2,), 2.0))

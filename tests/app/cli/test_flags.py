@@ -14,8 +14,8 @@ FLAGS = {
         "--prompts-file --model --size --width --height --steps --guidance-scale "
         "--guidance-interval --pag-scale --negative-prompt --scheduler --seed --count "
         "--image --strength --mask --control --controlnet --control-scale --lora "
-        "--device --dtype --offload --batch-size --cache-threshold --guidance-passes --quantize --attention-backend --compile "
-        "--cuda-graphs --output "
+        "--device --dtype --offload --batch-size --cache-threshold "
+        "--guidance-passes --quantize --attention-backend --compile --cuda-graphs --output "
         "--contact-sheet --preview --no-metadata"
     ),
     "rerun": "--output --force --device --dtype --offload --attention-backend --no-metadata",
