@@ -11,8 +11,9 @@ def relative_rms(reference: Tensor, out: Tensor, scale: Tensor | None = None) ->
 
     Where `scale` is all zero, the plain rms of the difference.
     """
-    reference, out = reference.detach().double().cpu(), out.detach().double().cpu()
-    whole = _rms(reference if scale is None else scale.detach().double().cpu())
+    reference = reference.detach().double()
+    out = out.detach().double().to(reference.device)
+    whole = _rms(reference if scale is None else scale.detach().double())
     return _rms(out - reference) / (whole or 1.0)
 
 

@@ -59,13 +59,32 @@ def test_half_precision(dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", LIMIT)
-@pytest.mark.parametrize("size", [(1, 40), (33, 17), (64, 5)])
-@pytest.mark.parametrize("channels", [2, 62, 300])
+@pytest.mark.usefixtures("large_blocks")
+@pytest.mark.parametrize("shape", [(2, 1, 40), (1, 17, 17), (1, 20, 5), (1, 3, 70)])
+@pytest.mark.parametrize("channels", [2, 62, 300, 1030])
 @pytest.mark.parametrize("flags", [(False, False), (False, True), (True, False), (True, True)])
-def test_full_matrix(dtype, size, channels, flags):
-    tensors = draw((2, *size, channels), dtype)
-    compare(tensors, LIMIT[dtype], with_bias=flags[0], with_expand=flags[1])
+def test_full_matrix(shape, channels, flags):
+    for dtype, limit in LIMIT.items():
+        tensors = draw((*shape, channels), dtype)
+        compare(tensors, limit, with_bias=flags[0], with_expand=flags[1])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_few_weights_whose_gradients_cancel(seed, large_blocks):
+    """Eighteen sums of forty terms each: rounding before the sums would show."""
+    torch.manual_seed(seed)
+    compare(draw((2, 1, 20, 2), torch.bfloat16), LIMIT[torch.bfloat16])
+
+
+def test_gradients_of_large_fp16_activations_are_finite(large_blocks):
+    """Inside they reach 1e9, which is no number of fp16; those of the result are."""
+    hidden, weight, bias, _ = (x.half() for x in draw((1, 3, 5, 4), torch.float32))
+    hidden, probe = hidden * 2e3, torch.full((1, 3, 5, 2), 1e-3, dtype=torch.float16)
+    wanted = run([x.double() for x in (hidden, weight, bias, bias)], probe, "torch")
+    got = run([hidden, weight, bias, bias], probe, "triton")
+    for name, reference, out in zip(["out", "hidden", "weight", "b"], wanted, got, strict=False):
+        if reference.abs().max() < 6e4:
+            assert_close(name, reference, out, 5e-3)
 
 
 @pytest.mark.parametrize("layout", ["padded", "transposed"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from functools import partial
 
@@ -14,7 +13,6 @@ from sana_like_kernels import (
     modulated_norm,
     qk_norm_rope,
     rms_norm_2d,
-    tuning,
 )
 from sana_like_kernels.testing import assert_close
 
@@ -68,11 +66,21 @@ def test_gated_residual_norm(shape, dtype, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.usefixtures("large_blocks")
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 16), (3, 1000, 1, 320), (2, 1024, 16, 2240)])
-def test_modulated_norm_full_sizes(shape, dtype, kind):
-    compare(partial(modulated_norm, kind=kind), modulation(*shape), dtype)
+def test_modulated_norm_full_sizes(shape, kind):
+    for dtype in DTYPES:
+        compare(partial(modulated_norm, kind=kind), modulation(*shape), dtype)
+
+
+def test_a_branch_without_gate():
+    x, shift, scale = modulation(2, 6, 3, 24)
+
+    def norm(x, branch, shift, scale, backend):
+        return gated_residual_norm(x, branch, None, shift, scale, backend=backend)
+
+    compare(norm, [x, torch.randn_like(x), shift, scale], torch.float32)
 
 
 def test_modulation_by_views_of_one_table():
@@ -108,6 +116,12 @@ def test_modulation_that_does_not_fit_is_refused():
         modulated_norm(x, shift[:, :1], scale[:, :1], kind="batch")
     with pytest.raises(ValueError, match="branch must be"):
         gated_residual_norm(x, x[:, :3], scale[:, :1], shift[:, :1], scale[:, :1])
+    with pytest.raises(ValueError, match="frame count"):
+        modulated_norm(x, shift[:, :3], scale[:, :1])
+    with pytest.raises(ValueError, match="scale must be"):
+        modulated_norm(x, shift[:, :3], scale[:, :3, :7])
+    with pytest.raises(ValueError, match="shift must be"):
+        modulated_norm(x, shift[:, :3].expand(2, 3, 8), scale[:, :3])
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "silu"])
@@ -153,22 +167,19 @@ def qk(n, h, d, dtype, with_rope=True):
 
 
 @pytest.mark.parametrize(("i", "j"), list(itertools.product(range(6), range(5))))
-def test_qk_norm_rope(i, j, monkeypatch):
-    if TOKENS[i] > 5:  # Python takes as long for a large block as for a small one.
-        options = tuning.options
-        monkeypatch.setattr(tuning, "options", lambda *args: options(*args) | {"ROWS": 64})
-        launch = importlib.import_module("sana_like_kernels.qk_norm_rope.launch")
-        monkeypatch.setattr(launch, "TOKENS", 256)
+def test_qk_norm_rope(i, j, request):
+    if TOKENS[i] > 50:  # below, with the blocks of the table
+        request.getfixturevalue("large_blocks")
     h = HEADS[(i + j) % 3] if TOKENS[i] < 1000 else {16: 20, 32: 3}.get(WIDTHS[j], 1)
     qk(TOKENS[i], h, WIDTHS[j], DTYPES[(i + 2 * j) % 3], with_rope=j != 4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("n", "h", "d", "dtype"), list(itertools.product(TOKENS, HEADS, WIDTHS, DTYPES))
-)
-def test_qk_norm_rope_full_matrix(n, h, d, dtype):
-    qk(n, h, d, dtype)
+@pytest.mark.usefixtures("large_blocks")
+@pytest.mark.parametrize(("n", "h", "d"), list(itertools.product(TOKENS, HEADS, WIDTHS)))
+def test_qk_norm_rope_full_matrix(n, h, d):
+    for dtype in DTYPES:
+        qk(n, h, d, dtype)
 
 
 def test_qk_norm_rope_special_values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sana_like_kernels.arguments import unit_stride
+from sana_like_kernels.arguments import check_tensors, unit_stride
 from sana_like_kernels.dispatch import Backend, unsupported_dtype, use_triton
 from sana_like_kernels.glu_mbconv.cpu import glu_depthwise_inference, takes
 from sana_like_kernels.glu_mbconv.reference import glu_depthwise_reference
@@ -23,7 +23,8 @@ def glu_mbconv(
     """Bias, SiLU, zero-padded depthwise 3x3, bias, then value times SiLU of gate.
 
     Args:
-        hidden: `[B, Y, X, 2h]`, channels last; frames of a video count as batch.
+        hidden: `[B, Y, X, 2h]`, channels last; frames of a video count as batch. Weight and biases
+            have its dtype, except under autocast.
         weight: `[2h, 1, 3, 3]`.
         bias: `[2h]` or `None`, added after the convolution.
         expand_bias: `[2h]` or `None`, added before the SiLU: the bias of the 1x1 expansion, where
@@ -34,18 +35,22 @@ def glu_mbconv(
         `[B, Y, X, h]`, in the dtype of `hidden`.
 
     Raises:
-        ValueError: channels of `hidden` and `weight` differ, or `backend` cannot act.
+        ValueError: shapes do not fit, dtypes differ or are integers, devices differ, or `backend`
+            cannot act.
     """
-    if hidden.ndim != 4 or hidden.shape[-1] != weight.shape[0] or weight.shape[0] % 2:
+    channels = hidden.shape[-1]
+    if hidden.ndim != 4 or channels % 2 or weight.shape != (channels, 1, 3, 3):
         raise ValueError(
-            f"glu_mbconv needs hidden [B, Y, X, {weight.shape[0]}] with an even number of "
-            f"channels, got {tuple(hidden.shape)}"
+            f"glu_mbconv needs hidden [B, Y, X, {len(weight)}] with an even number of channels and "
+            f"weight [{channels}, 1, 3, 3], got {tuple(hidden.shape)} and {tuple(weight.shape)}"
         )
-    for name, vector in (("bias", bias), ("expand_bias", expand_bias)):
-        if vector is not None and vector.shape != weight.shape[:1]:
-            raise ValueError(f"{name} must be [{weight.shape[0]}], got {tuple(vector.shape)}")
-    vectors = [vector for vector in (bias, expand_bias) if vector is not None]
-    obstacle = unsupported_dtype(hidden, weight, *vectors)
+    given = {"bias": bias, "expand_bias": expand_bias}
+    vectors = {name: vector for name, vector in given.items() if vector is not None}
+    for name, vector in vectors.items():
+        if vector.shape != (channels,):
+            raise ValueError(f"{name} must be [{channels}], got {tuple(vector.shape)}")
+    check_tensors("glu_mbconv", {"hidden": hidden, "weight": weight} | vectors)
+    obstacle = unsupported_dtype(hidden, weight, *vectors.values())
     if not use_triton("glu_mbconv", backend, hidden.device, obstacle):
         if takes(hidden, weight, bias, expand_bias):
             return glu_depthwise_inference(hidden, weight, bias, expand_bias)

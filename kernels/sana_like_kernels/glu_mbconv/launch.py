@@ -28,7 +28,9 @@ def _gate(
     half = channels // 2
     options = tuning.options("glu_gate", int(half), hidden.dtype)
     shape = (b, y, x, half if grad is None else channels)
-    out = torch.empty(shape, dtype=hidden.dtype, device=hidden.device)
+    # Sums over pixels follow, whose terms cancel: what they are taken of is not rounded before.
+    kind = hidden.dtype if grad is None else torch.float32
+    out = torch.empty(shape, dtype=kind, device=hidden.device)
     other = hidden if grad is None else grad
     launch(
         gate_kernel,

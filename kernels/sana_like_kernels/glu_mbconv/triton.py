@@ -17,8 +17,10 @@ from sana_like_kernels.primitives.triton import silu, silu_slope
 def load_pixels(x, y, columns, c, Y, X, C, stride_y, stride_x):
     limit = tl.where((y >= 0) & (y < Y), X, 0)
     inside = (columns[:, None] >= 0) & (columns[:, None] < limit) & (c[None, :] < C)
-    offsets = y * stride_y + columns[:, None] * stride_x + c[None, :]
-    return tl.load(x + offsets, mask=inside, other=0.0).to(tl.float32), inside
+    # Rows times channels of a large picture are over 2^31; those of one row are not.
+    row = x + y.to(tl.int64) * stride_y
+    offsets = columns[:, None] * stride_x + c[None, :]
+    return tl.load(row + offsets, mask=inside, other=0.0).to(tl.float32), inside
 
 
 @triton.jit
@@ -176,7 +178,7 @@ def backward_kernel(
         inside = (x[:, None] < tl.where((y > y_first) & (y <= Y), X, 0)) & (c[None, :] < C)
         result = slope * silu_slope(values)
         s_expand += tl.where(inside, result, 0.0)
-        target = grad_hidden + ((y - 1) * X + x[:, None]) * C + c[None, :]
+        target = grad_hidden + (y - 1).to(tl.int64) * X * C + x[:, None] * C + c[None, :]
         tl.store(target, result.to(grad_hidden.dtype.element_ty), mask=inside)
     sums += (batch * tl.num_programs(0) + tl.program_id(0)) * 11 * C
     store_sum(sums, 0, s0, c, C)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sana_like_kernels.arguments import check_rope, unit_stride, wide_table
+from sana_like_kernels.arguments import (
+    check_eps,
+    check_rope,
+    check_tensors,
+    unit_stride,
+    wide_table,
+)
 from sana_like_kernels.dispatch import Backend, unsupported_dtype, use_triton
 from sana_like_kernels.inference import plain_inference
 from sana_like_kernels.linear_attention.cpu import linear_attention_inference
@@ -38,8 +44,12 @@ def linear_attention(
 ) -> Tensor:
     """ReLU linear attention, non-causal, sums in fp32, result in the dtype of `query`.
 
+    In every dtype the sums over tokens and channels of `|q k|` and of `|q k v|` must be numbers of
+    fp32, below 3.4e38; beyond it the result means nothing. Activations of 1e10 are within it for a
+    million tokens of width 128, activations of 1e13 are not.
+
     Args:
-        query, key, value: `[B, N, H, D]`, any strides.
+        query, key, value: `[B, N, H, D]`, any strides, of one floating dtype.
         eps: added to the normaliser.
         clip: clamp the result to `[-clip, clip]`, in every dtype alike. Some published fp16
             weights were made with 65504; `None` clamps nothing.
@@ -53,8 +63,10 @@ def linear_attention(
         `[B, N, H, D]`.
 
     Raises:
-        ValueError: the shapes differ or are not four-dimensional, or `backend` cannot act.
+        ValueError: the shapes differ or are not four-dimensional, dtypes differ or are integers,
+            devices differ, `eps` is negative, `clip` is not positive, or `backend` cannot act.
     """
+    _check_clip("linear_attention", clip)
     out, _ = _attend(
         "linear_attention", query, key, value, None, eps, rope, norms, norm_eps, backend
     )
@@ -93,9 +105,10 @@ def block_causal_linear_attention(
         `[B, N, H, D]` in the dtype of `query`, and the new state in fp32 (fp64 for fp64).
 
     Raises:
-        ValueError: shapes do not fit, `chunk_size` is below 1, or `backend` cannot act.
+        ValueError: as `linear_attention`, the state does not fit, or `chunk_size` is below 1.
     """
     name = "block_causal_linear_attention"
+    _check_clip(name, clip)
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1 token, got {chunk_size}")
     _check_state(query, state)
@@ -128,6 +141,10 @@ def _attend(
             f"{op} needs query, key and value of one shape [B, N, H, D], got "
             f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
         )
+    norm_query, norm_key = norms or (None, None)
+    tokens = {"query": query, "key": key, "value": value}
+    check_tensors(op, tokens, norm_query=norm_query, norm_key=norm_key)
+    check_eps(op, eps=eps, norm_eps=norm_eps)
     check_rope(op, query, rope)
     _, _, heads, width = query.shape
     if norms is not None and any(w.shape != (heads * width,) for w in norms):
@@ -135,7 +152,7 @@ def _attend(
             f"{op} needs norm weights of shape ({heads * width},), got "
             f"{[tuple(w.shape) for w in norms]}"
         )
-    obstacle = unsupported_dtype(query, key, value)
+    obstacle = unsupported_dtype(query, key, value, *(norms or ()), *(state or ()))
     if width > WIDEST_HEAD:
         obstacle = f"head width {width} is over {WIDEST_HEAD}"
     if norms is not None and (heads * width > WIDEST_NORM or width % 2):
@@ -162,9 +179,15 @@ def _attend(
         return out, (matrix, vector)
 
 
+def _check_clip(op: str, clip: float | None) -> None:
+    if clip is not None and not clip > 0:
+        raise ValueError(f"{op} needs a clip above 0, got {clip}; None clamps nothing")
+
+
 def _check_state(query: Tensor, state: State | None) -> None:
     if state is None or query.ndim != 4:
         return
+    check_tensors("block_causal_linear_attention", {"query": query}, A=state[0], z=state[1])
     b, _, h, d = query.shape
     shapes = tuple(tuple(x.shape) for x in state)
     if shapes != ((b, h, d, d), (b, h, d)) or any(

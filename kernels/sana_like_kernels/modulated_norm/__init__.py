@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from sana_like_kernels.arguments import unit_stride
+from sana_like_kernels.arguments import check_eps, check_tensors, unit_stride
 from sana_like_kernels.dispatch import Backend, unsupported_dtype, use_triton
 from sana_like_kernels.inference import plain_inference
 from sana_like_kernels.modulated_norm.cpu import modulated_norm_inference
@@ -41,18 +41,19 @@ def modulated_norm(
     Args:
         x: `[B, N, C]`.
         shift, scale: broadcastable to `x`, e.g. `[B, 1, C]`, or one per frame, `[B, F, C]`, where
-            the N tokens are F frames one after another.
+            the N tokens are F frames one after another; of any floating dtype.
         kind: `layer_norm` or `rms_norm`.
-        eps: of the variance or the mean square.
+        eps: of the variance or the mean square, at least 0.
         backend: `auto`, `triton` or `torch`; `None` takes that of `use_backend`.
 
     Returns:
         `[B, N, C]`, in the dtype of `x`.
 
     Raises:
-        ValueError: unknown `kind`, shapes do not fit, or `backend` cannot act.
+        ValueError: unknown `kind`, shapes do not fit, a tensor of integers or on another device,
+            negative `eps`, or `backend` cannot act.
     """
-    _check(kind, x, shift, scale)
+    _check("modulated_norm", kind, eps, {"x": x}, shift=shift, scale=scale)
     obstacle = _obstacle(x, shift, scale)
     if not use_triton("modulated_norm", backend, x.device, obstacle):
         return _plain(x, shift, scale, kind, eps)
@@ -85,10 +86,11 @@ def gated_residual_norm(
         `r` and `norm(r) * (1 + scale) + shift`, both `[B, N, C]` in the dtype of `x`.
 
     Raises:
-        ValueError: unknown `kind`, shapes or dtypes do not fit, or `backend` cannot act.
+        ValueError: as `modulated_norm`, or `x` and `branch` differ in shape or dtype.
     """
     gates = [] if gate is None else [gate]
-    _check(kind, x, *gates, shift, scale)
+    tokens = {"x": x, "branch": branch}
+    _check("gated_residual_norm", kind, eps, tokens, gate=gate, shift=shift, scale=scale)
     if branch.shape != x.shape or branch.dtype != x.dtype:
         raise ValueError(
             f"branch must be {tuple(x.shape)} {x.dtype} like x, got "
@@ -124,17 +126,26 @@ def modulated_layer_norm(x: Tensor, shift: Tensor, scale: Tensor, eps: float = 1
     return modulated_norm(x, shift, scale, eps=eps)
 
 
-def _check(kind: str, x: Tensor, *vectors: Tensor) -> None:
+def _check(
+    op: str, kind: str, eps: float, tokens: dict[str, Tensor], **vectors: Tensor | None
+) -> None:
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} is unknown; use one of {', '.join(KINDS)}")
+    x = tokens["x"]
     if x.ndim != 3:
-        raise ValueError(f"modulated norms need tokens [B, N, C], got {tuple(x.shape)}")
-    frames = {vector.shape[-2] for vector in vectors if vector.ndim >= 2} - {1}
-    if len(frames) > 1 or any(x.shape[1] % count for count in frames if count):
-        raise ValueError(
-            f"scale, shift and gate must have one frame count that divides {x.shape[1]} tokens; "
-            f"got {[tuple(vector.shape) for vector in vectors]}"
-        )
+        raise ValueError(f"{op} needs tokens [B, N, C], got {tuple(x.shape)}")
+    check_tensors(op, tokens, **vectors)
+    check_eps(op, eps=eps)
+    b, n, width = x.shape
+    shapes = {
+        name: (1,) * (3 - v.ndim) + tuple(v.shape) for name, v in vectors.items() if v is not None
+    }
+    frames = {shape[-2] for shape in shapes.values()}
+    for name, shape in shapes.items():
+        if len(shape) > 3 or shape[0] not in (1, b) or shape[-1] not in (1, width):
+            raise ValueError(f"{name} must be [{b}, F, {width}], got {shape}")
+    if len(frames) > 1 or 0 in frames or n % max(frames):
+        raise ValueError(f"{op} needs one frame count that divides {n} tokens; got {shapes}")
 
 
 def _plain(x: Tensor, shift: Tensor, scale: Tensor, kind: Kind, eps: float) -> Tensor:

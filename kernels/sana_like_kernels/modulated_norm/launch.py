@@ -10,7 +10,7 @@ from torch import Tensor
 from sana_like_kernels import tuning
 from sana_like_kernels.dispatch import kernel_op, launch
 
-# Tokens whose gradients of the modulation one program sums.
+# Tokens whose gradients of the modulation one program sums, where a block has not more.
 TOKENS = 32
 
 
@@ -54,7 +54,8 @@ def forward(
     gate = scale if gate is None else gate
     launch(
         norm_kernel,
-        (x.shape[0] * settings["F"], -(-settings["S"] // settings["ROWS"])),
+        # Only the first axis of a grid may be longer than 65535.
+        (-(-settings["S"] // settings["ROWS"]), x.shape[0] * settings["F"]),
         x=x,
         branch=branch,
         gate=gate,
@@ -92,7 +93,8 @@ def backward(
     b, n, width = residual.shape
     gated = branch is not None and gate is not None
     settings = _settings(residual, scale, rms, gated)
-    parts = -(-settings["S"] // TOKENS)
+    tokens = max(TOKENS, settings["ROWS"])
+    parts = -(-settings["S"] // tokens)
     grad_x = torch.empty((b, n, width), dtype=residual.dtype, device=residual.device)
     grad_branch = grad_x.new_empty((b, n, width) if gated else (0,))
     shape = (b, settings["F"], parts, 3, width)
@@ -112,7 +114,7 @@ def backward(
         grad_branch=grad_branch,
         sums=sums,
         eps=eps,
-        tokens=TOKENS,
+        tokens=tokens,
         **_strides("y", "bn", branch),
         **_strides("g", "bf", gate),
         **_strides("s", "bf", scale),

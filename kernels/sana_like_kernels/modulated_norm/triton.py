@@ -41,8 +41,8 @@ def norm_kernel(
     RMS: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
     """out = norm(r) * (1 + scale) + shift with r = x + gate * branch if GATED, else x."""
-    frame = tl.program_id(0).to(tl.int64)
-    s = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    s = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    frame = tl.program_id(1).to(tl.int64)
     c = tl.arange(0, BLOCK_C)
     inside = (s[:, None] < S) & (c[None, :] < C)
     values = load_tokens(x, frame, s, c, inside, stride_xb, stride_xn, F, S)

@@ -11,7 +11,7 @@ from sana_like_kernels import tuning
 from sana_like_kernels.dispatch import kernel_op, launch
 
 WIDEST = 8192
-# Tokens whose weight gradients one program sums.
+# Tokens whose weight gradients one program sums, where a block has not more.
 TOKENS = 32
 
 
@@ -67,7 +67,8 @@ def backward(
 
     b, n = x.shape[:2]
     settings = _settings(x, weight, cos, sin)
-    parts = -(-n // TOKENS)
+    tokens = max(TOKENS, settings["ROWS"])
+    parts = -(-n // tokens)
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     grad_weight = torch.empty((b, parts, settings["C"]), dtype=torch.float32, device=x.device)
     launch(
@@ -77,7 +78,7 @@ def backward(
         grad_x=grad_x,
         grad_weight=grad_weight,
         eps=eps,
-        tokens=TOKENS,
+        tokens=tokens,
         **_strides("g", grad),
         **_strides("x", x),
         **settings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from sana_like_kernels.arguments import check_eps, check_tensors
 from sana_like_kernels.dispatch import Backend, unsupported_dtype, use_triton
 from sana_like_kernels.inference import plain_inference
 from sana_like_kernels.rms_norm_2d.cpu import rms_norm_2d_inference
@@ -29,21 +30,25 @@ def rms_norm_2d(
 
     Args:
         x: `[..., C]`, channels last, e.g. `[B, Y, X, C]`.
-        weight: `[C]`.
+        weight: `[C]`, of any floating dtype.
         bias: `[C]` or `None`.
-        residual: like `x`, or `None`.
+        residual: like `x` (its dtype too, except under autocast), or `None`.
         activation: `relu`, `silu` or `None`.
-        eps: added to the mean square.
+        eps: added to the mean square, at least 0.
         backend: `auto`, `triton` or `torch`; `None` takes that of `use_backend`.
 
     Returns:
         `[..., C]`, in the dtype of `x`.
 
     Raises:
-        ValueError: unknown `activation`, shapes do not fit, or `backend` cannot act.
+        ValueError: unknown `activation`, shapes or dtypes do not fit, a tensor of integers or on
+            another device, negative `eps`, or `backend` cannot act.
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation {activation!r} is unknown; use relu, silu or None")
+    tokens = {"x": x} if residual is None else {"x": x, "residual": residual}
+    check_tensors("rms_norm_2d", tokens, weight=weight, bias=bias)
+    check_eps("rms_norm_2d", eps=eps)
     vectors = [weight] if bias is None else [weight, bias]
     if any(vector.shape != x.shape[-1:] for vector in vectors):
         raise ValueError(

@@ -10,7 +10,7 @@ from torch import Tensor
 from sana_like_kernels import tuning
 from sana_like_kernels.dispatch import kernel_op, launch
 
-# Pixels whose gradients of weight and bias one program sums.
+# Pixels whose gradients of weight and bias one program sums, where a block has not more.
 PIXELS = 64
 
 
@@ -61,7 +61,8 @@ def backward(
     from sana_like_kernels.rms_norm_2d.triton import norm_backward_kernel
 
     settings = _settings(x, weight, bias, activation)
-    parts = -(-settings["R"] // PIXELS)
+    pixels = max(PIXELS, settings["ROWS"])
+    parts = -(-settings["R"] // pixels)
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     sums = torch.empty((parts, 2, x.shape[-1]), dtype=torch.float32, device=x.device)
     launch(
@@ -71,7 +72,7 @@ def backward(
         grad_x=grad_x,
         sums=sums,
         eps=eps,
-        pixels=PIXELS,
+        pixels=pixels,
         **settings,
     )
     return grad_x, sums.sum(0)
