@@ -10,8 +10,10 @@ channels, `Z` latent channels.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch.nn.functional as F
 from diffusers.configuration_utils import register_to_config
@@ -23,6 +25,10 @@ from sana_like.autoencoders.base import DeepCompressionAutoencoder, check_planes
 from sana_like.autoencoders.causal import CausalCache, CausalPass
 from sana_like.autoencoders.dc_ae import AutoencoderDC
 from sana_like.autoencoders.video_coders import VideoDecoder, VideoEncoder
+from sana_like.weights.errors import WeightsError
+from sana_like.weights.hub import embedded_names, resolve_folder
+from sana_like.weights.model import published_state_dict
+from sana_like.weights.strict import find_weights
 
 CLIP_AXES = "frames, height, width"
 
@@ -38,6 +44,8 @@ class AutoencoderDCVideo(DeepCompressionAutoencoder):
     Args:
         encoder_temporal_layers, decoder_temporal_layers: causal blocks per stage.
         temporal_stages: stages after which the encoder halves the number of frames.
+        image_weights, image_sha256: an embedded autoencoder of pictures, and its checksum, whose
+            tensors this one's files leave out; see `share_image_weights`.
         in_channels, latent_channels, attention_head_dim, encoder_block_types,
         decoder_block_types, encoder_block_out_channels, decoder_block_out_channels,
         encoder_layers_per_block, decoder_layers_per_block, encoder_qkv_multiscales,
@@ -48,6 +56,8 @@ class AutoencoderDCVideo(DeepCompressionAutoencoder):
     Raises:
         ValueError: see `AutoencoderDC`; or layers over time in a stage that has none.
     """
+
+    _extension_keys: ClassVar[dict[str, Any]] = {"image_weights": None, "image_sha256": None}
 
     @register_to_config
     def __init__(
@@ -77,6 +87,8 @@ class AutoencoderDCVideo(DeepCompressionAutoencoder):
         encoder_temporal_layers: tuple[int, ...] = (0, 0, 0, 1, 1, 1),
         decoder_temporal_layers: tuple[int, ...] = (0, 0, 0, 1, 1, 1),
         temporal_stages: tuple[int, ...] = (3, 4),
+        image_weights: str | None = None,
+        image_sha256: str | None = None,
     ) -> None:
         super().__init__()
         stages = len(encoder_block_out_channels)
@@ -128,6 +140,36 @@ class AutoencoderDCVideo(DeepCompressionAutoencoder):
         weights.update(image.state_dict())
         model.load_state_dict(weights)
         return model.to(device=image.device, dtype=image.dtype)
+
+    def share_image_weights(self, name: str | None) -> None:
+        """Leave tensors that equal those of an embedded autoencoder out of the files of a save.
+
+        Args:
+            name: of an embedded `AutoencoderDC`; `None` writes all tensors.
+
+        Raises:
+            WeightsError: no embedded autoencoder has this name.
+        """
+        checksum = None if name is None else _checksum(name)
+        self.register_to_config(image_weights=name, image_sha256=checksum)
+
+    @classmethod
+    def shared_tensors(cls, config: Mapping[str, Any]) -> dict[str, Tensor]:
+        """See `StrictModel`: the tensors of `image_weights`.
+
+        Raises:
+            WeightsError: it is not embedded, or not the one that this model was made with.
+        """
+        name, wanted = config.get("image_weights"), config.get("image_sha256")
+        if name is None:
+            return {}
+        found = _checksum(name)
+        if found != wanted:
+            raise WeightsError(
+                f"{cls.__name__}: the weights left out are those of an {name!r} with SHA-256 "
+                f"{wanted}, the embedded one has {found}; use the release that both came with."
+            )
+        return published_state_dict(AutoencoderDC.from_pretrained(name))
 
     def latent_frames(self, frames: int) -> int:
         """Latent frames of a clip of `frames` frames, the last group filled up."""
@@ -249,3 +291,13 @@ class AutoencoderDCVideo(DeepCompressionAutoencoder):
         shallow = self._shallow_decode if tiled else self.decoder.shallow
         x = self.decoder(clip, run, lambda frames: self._sliced(frames, shallow))
         return x.permute(0, 4, 1, 2, 3)  # [B, C, T, Y, X]
+
+
+def _checksum(name: str) -> str:
+    """SHA-256 of the weights of an embedded model."""
+    if name not in embedded_names():
+        raise WeightsError(
+            f"image_weights={name!r} is no embedded model ({', '.join(embedded_names())})."
+        )
+    with find_weights(resolve_folder(name)).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

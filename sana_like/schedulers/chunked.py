@@ -86,7 +86,7 @@ def few_step_levels(steps: int = 4, shift: float = 8.0) -> tuple[float, ...]:
     return tuple(round(TIME_SCALE * shift_sigma(level, shift)) / TIME_SCALE for level in even)
 
 
-def self_forcing_chunk(
+def few_step_chunk(
     predict: Predict[S],
     noise: Tensor,
     state: S,
@@ -95,11 +95,10 @@ def self_forcing_chunk(
     levels: Sequence[float] = PUBLISHED_LEVELS,
     clean: Tensor | None = None,
     after_step: Callable[[int, Tensor], None] | None = None,
-) -> tuple[Tensor, S]:
-    """Make the next chunk in a few steps, then write it into the state.
+) -> Tensor:
+    """Make the next chunk in a few steps, without a trace in the state.
 
-    Each step predicts the clean chunk and noises it anew to the next level. All of them read the
-    state of the chunks before; a last pass over the clean chunk, at time 0, makes the state after.
+    Each step predicts the clean chunk and noises it anew to the next level.
 
     Args:
         predict: the network.
@@ -111,7 +110,7 @@ def self_forcing_chunk(
         after_step: called with the index of a step and its clean prediction; may raise to stop.
 
     Returns:
-        The clean chunk and the state after it.
+        The clean chunk.
     """
     frames = noise.shape[2]
     given = 0 if clean is None else clean.shape[2]
@@ -124,6 +123,30 @@ def self_forcing_chunk(
             after_step(index, x)
         if index + 1 < len(levels):
             x = hold_frames(add_noise(x, draw(frames).to(x), levels[index + 1]), clean)
+    return x
+
+
+def self_forcing_chunk(
+    predict: Predict[S],
+    noise: Tensor,
+    state: S,
+    draw: Draw,
+    *,
+    levels: Sequence[float] = PUBLISHED_LEVELS,
+    clean: Tensor | None = None,
+    after_step: Callable[[int, Tensor], None] | None = None,
+) -> tuple[Tensor, S]:
+    """Make the next chunk in a few steps, then write it into the state.
+
+    All steps read the state of the chunks before; a last pass over the clean chunk, at time 0,
+    makes the state after. Arguments as in `few_step_chunk`.
+
+    Returns:
+        The clean chunk and the state after it.
+    """
+    x = few_step_chunk(
+        predict, noise, state, draw, levels=levels, clean=clean, after_step=after_step
+    )
     return x, write_state(predict, x, state)
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from diffusers.configuration_utils import register_to_config
@@ -33,7 +33,10 @@ from sana_like.transformers.checks import (
     watches_range,
 )
 from sana_like.transformers.first_block_cache import BlockInputs, PassCache
+from sana_like.transformers.from_image import video_config, video_weights
+from sana_like.transformers.image import SanaTransformer2DModel
 from sana_like.transformers.text_context import TextContext
+from sana_like.weights.model_config import legal_hints
 
 SELF_ATTENTIONS = ("linear", "softmax")
 
@@ -132,6 +135,25 @@ class SanaVideoTransformer3DModel(SanaBackbone):
         self.norm_out = ModulatedLayerNorm(dim)
         self.proj_out = Linear(dim, math.prod(self.patch) * (out_channels or in_channels))
         self._initialise()
+
+    @classmethod
+    def from_image(cls, image: SanaTransformer2DModel, **changes: Any) -> Self:
+        """A model of clips with the weights of one of pictures.
+
+        Its convolutions over time start at zero, so frames are made as pictures, but for the
+        positions, which are rotary here.
+
+        Args:
+            image: the trained model of pictures; its weights are copied.
+            changes: config keys of this class. With a smaller `num_layers` it takes so many of the
+                blocks, evenly spaced, the first and the last among them.
+
+        Raises:
+            ValueError: the two have no common shape.
+        """
+        model = cls(**video_config(image, changes, legal_hints(cls.__init__)))
+        model.load_published_state_dict(video_weights(image, model))
+        return model.to(device=image.device, dtype=image.dtype)
 
     def _build_patches(self, dim: int) -> None:
         config: Any = self.config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Self
@@ -106,12 +107,16 @@ class StrictModel(ModelMixin, ConfigMixin):
         folder = root / inside
         config = cls.read_config(folder) | config_changes
         reader = WeightsReader.open(find_weights(folder, variant))
-        model = cls.build_empty(config, str(folder / "config.json"), len(reader.tensors))
-        found = {key: (info.shape, info.dtype) for key, info in reader.tensors.items()}
+        shared = cls.shared_tensors(config)
+        found = {key: (tuple(tensor.shape), tensor.dtype) for key, tensor in shared.items()}
+        found |= {key: (info.shape, info.dtype) for key, info in reader.tensors.items()}
+        model = cls.build_empty(config, str(folder / "config.json"), len(found))
         expected = expected_tensors(model)
         require_match(expected, found, what=cls.__name__, source=str(reader.source))
+        elsewhere = ((key, t) for key, t in shared.items() if key not in reader.tensors)
+        tensors = itertools.chain(elsewhere, reader.items())
         model.load_state_dict(
-            {key: _placed(tensor, target, device) for key, tensor in reader.items()}, assign=True
+            {key: _placed(tensor, target, device) for key, tensor in tensors}, assign=True
         )
         if device is not None:
             nn.Module.to(model, device)
@@ -145,14 +150,32 @@ class StrictModel(ModelMixin, ConfigMixin):
         """
         if not safe_serialization:
             raise WeightsError("safe_serialization=False is not offered: weights are safetensors.")
+        shared = self.shared_tensors(self.config)
+        own = {
+            key: tensor
+            for key, tensor in published_state_dict(self).items()
+            if key not in shared or not _same(tensor, shared[key])
+        }
         write_folder(
             Path(save_directory),
-            published_state_dict(self),
+            own,
             self.published_config(),
             variant=variant,
             max_shard_size=max_shard_size,
             int8=int8,
         )
+
+    @classmethod
+    def shared_tensors(cls, config: Mapping[str, Any]) -> dict[str, Tensor]:  # noqa: ARG003
+        """Tensors in the published layout that files leave out, since another model has them.
+
+        Args:
+            config: arguments of `__init__`, which say where they are.
+
+        Raises:
+            WeightsError: they are not there.
+        """
+        return {}
 
     def load_published_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
         """Copy a state dict in the published layout into this model, strictly.
@@ -273,6 +296,10 @@ def _tables(model: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
         for name, table in module._buffers.items()
         if table is not None and name in module._non_persistent_buffers_set
     ]
+
+
+def _same(tensor: Tensor, other: Tensor) -> bool:
+    return tensor.dtype == other.dtype and torch.equal(tensor.to(other.device), other)
 
 
 def _total(value: Any) -> int:

@@ -10,6 +10,9 @@ from sana_like.autoencoders.dc_ae import AutoencoderDC
 from sana_like.autoencoders.dc_ae_video import AutoencoderDCVideo
 from sana_like.autoencoders.presets import VIDEO_AUTOENCODER_PRESETS
 from sana_like.state import load_parts, save_parts
+from sana_like.weights import hub
+from sana_like.weights.errors import WeightsError
+from sana_like.weights.strict import WeightsReader, find_weights
 
 # The shape of the embedded autoencoder of pictures, narrower.
 SMALL = {
@@ -232,3 +235,29 @@ def test_preset_holds_all_weights_of_the_image_autoencoder(name):
     assert image.state_dict().keys() < model.state_dict().keys()
     extra = model.state_dict().keys() - image.state_dict().keys()
     assert all(key.split(".")[1] == "temporal" for key in extra)
+
+
+@torch.no_grad()
+def test_weights_of_an_embedded_image_autoencoder_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(hub, "ZOO", tmp_path)
+    shaken(AutoencoderDC(**SMALL)).save_pretrained(tmp_path / "tiny-ae", int8=True)
+    image = AutoencoderDC.from_pretrained("tiny-ae")
+    model = shaken(AutoencoderDCVideo.from_image(image))
+    model.load_state_dict(image.state_dict(), strict=False)
+    model.decoder.conv_in.weight.mul_(1.5)
+    model.share_image_weights("tiny-ae")
+    model.save_pretrained(tmp_path / "clips")
+    loaded = AutoencoderDCVideo.from_pretrained(tmp_path / "clips")
+    for key, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], tensor), key
+    written = WeightsReader.open(find_weights(tmp_path / "clips")).tensors
+    assert "decoder.conv_in.weight" in written and "encoder.conv_in.weight" not in written
+    model.share_image_weights(None)
+    model.save_pretrained(tmp_path / "whole")
+    assert len(WeightsReader.open(find_weights(tmp_path / "whole")).tensors) > len(written)
+    image.decoder.conv_out.bias.add_(1)
+    image.save_pretrained(tmp_path / "tiny-ae")
+    with pytest.raises(WeightsError, match="the release that both came with"):
+        AutoencoderDCVideo.from_pretrained(tmp_path / "clips")
+    with pytest.raises(WeightsError, match="no embedded model"):
+        model.share_image_weights("nothing")

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from sana_like.layers.patch import patchify, unpatchify_3d
 from sana_like.layers.pointwise import KernelLinear
 from sana_like.transformers.first_block_cache import FirstBlockCache
+from sana_like.transformers.image import SanaTransformer2DModel
 from sana_like.transformers.video import SanaVideoTransformer3DModel
 from sana_like.weights.quantize import is_quantized, parameter_bytes, quantize
 
@@ -166,3 +167,31 @@ def test_patches_are_the_windows_of_the_published_convolution(patch):
     assert error(tokens, conv.flatten(2).transpose(1, 2)) <= 1e-6
     cells = patchify(clip, patch).unflatten(-1, (5, -1)).transpose(-1, -2).flatten(-2)
     assert torch.equal(unpatchify_3d(cells, (2, 3, 4), patch), clip)
+
+
+@torch.no_grad()
+def test_a_model_from_an_image_model_makes_its_pictures(shake):
+    image = shake(SanaTransformer2DModel(**NARROW, patch_size=2, qk_norm="rms_norm_across_heads"))
+    model = SanaVideoTransformer3DModel.from_image(image).eval()
+    assert model.config.patch_size == (1, 2, 2)
+    # One cell stands at the origin, where rotary positions turn nothing.
+    cell, text = torch.randn(2, 32, 1, 2, 2), torch.randn(2, 5, 20)
+    for frame in (cell, cell.expand(-1, -1, 3, -1, -1)[:, :, :1]):
+        made = model(frame, text, 300.0).sample[:, :, 0]
+        assert error(made, image(frame[:, :, 0], text, 300.0).sample) <= 1e-5
+    assert all(not block.ff.conv_temp.weight.any() for block in model.transformer_blocks)
+
+
+def test_a_shallower_model_takes_blocks_evenly(shake):
+    image = shake(SanaTransformer2DModel(**NARROW | {"num_layers": 5}, qk_norm=None))
+    model = SanaVideoTransformer3DModel.from_image(image, num_layers=3)
+    for mine, theirs in zip(model.transformer_blocks, (0, 2, 4), strict=True):
+        wanted = image.transformer_blocks[theirs].attn1.to_q.weight
+        assert torch.equal(mine.attn1.to_q.weight, wanted)
+    with pytest.raises(ValueError, match="exceeds the 5 blocks"):
+        SanaVideoTransformer3DModel.from_image(image, num_layers=6)
+    with pytest.raises(ValueError, match="leave out of the changes"):
+        SanaVideoTransformer3DModel.from_image(image, mlp_ratio=2.0)
+    scaled = SanaTransformer2DModel(**NARROW, timestep_scale=1000.0)
+    with pytest.raises(ValueError, match="timestep_scale"):
+        SanaVideoTransformer3DModel.from_image(scaled)
