@@ -40,6 +40,8 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin, SpeedMixin):
         "negative_prompt_embeds",
         "negative_prompt_attention_mask",
     ]
+    _count_argument: ClassVar[str] = "num_images_per_prompt"
+    """Which argument of `__call__` says how many outputs a prompt gets."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin, SpeedMixin):
                 f"the transformer is {kind.__module__}.{kind.__name__}, which cannot be used here: "
                 "load the same weights with sana_like.SanaTransformer2DModel.from_pretrained"
             )
-        channels, expected = self.vae.config.latent_channels, self.transformer.config.in_channels
+        channels, expected = self._latent_channels(), self.transformer.config.in_channels
         if channels != expected:
             raise ValueError(
                 f"the autoencoder has {channels} latent channels, the transformer reads {expected}"
@@ -82,6 +84,10 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin, SpeedMixin):
                 raise ValueError(
                     f"the text encoder has width {width}, the transformer reads {expected}"
                 )
+
+    def _latent_channels(self) -> int:
+        """Z of the autoencoder."""
+        return int(self.vae.config.latent_channels)
 
     @property
     def grid(self) -> int:
@@ -115,11 +121,11 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin, SpeedMixin):
         """
         a = arguments
         refuse_unused(a)
-        size = self.picture_size(a["height"], a["width"], a["use_resolution_binning"])
+        size = self._asked_size(a)
         inputs = check_prompts(
             a["prompt"], a.get("negative_prompt"), a["prompt_embeds"], a["prompt_attention_mask"],
             a.get("negative_prompt_embeds"), a.get("negative_prompt_attention_mask"),
-            a["num_images_per_prompt"],
+            a[self._count_argument], self._count_argument,
         )  # fmt: skip
         guidance = self._guidance(a)
         if "guidance_passes" in a:
@@ -141,6 +147,11 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin, SpeedMixin):
         self._interrupt, self._guidance_scale = False, a["guidance_scale"]
         device = self._execution_device
         return Call(a, inputs, size, guidance, hooks, noise, text, device, {}, block_cache=cache)
+
+    def _asked_size(self, arguments: Mapping[str, Any]) -> PictureSize:
+        """The size that a call means."""
+        a = arguments
+        return self.picture_size(a["height"], a["width"], a["use_resolution_binning"])
 
     def _block_cache(self, threshold: float | None) -> FirstBlockCache | None:
         if threshold is None:
@@ -186,7 +197,7 @@ class SanaBase(Denoising, LoraMixin, MemoryMixin, SpeedMixin):
                 "pipe.latent_rgb = fit_latent_rgb(pipe.vae, pictures)"
             )
 
-    def _latent_shape(self, size: PictureSize, batch: int) -> tuple[int, int, int, int]:
+    def _latent_shape(self, size: PictureSize, batch: int) -> tuple[int, ...]:
         ratio = self.vae.spatial_compression_ratio
         channels = self.transformer.config.in_channels
         return (batch, channels, size.work_height // ratio, size.work_width // ratio)

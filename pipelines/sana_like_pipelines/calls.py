@@ -23,6 +23,7 @@ from sana_like_pipelines.steps import StepHooks
 NOT_IN_RECIPE = frozenset(
     {
         *("self", "prompt", "negative_prompt", "num_images_per_prompt", "generator", "latents"),
+        *("num_videos_per_prompt", "state", "__class__"),
         *("prompt_embeds", "prompt_attention_mask"),
         *("negative_prompt_embeds", "negative_prompt_attention_mask"),
         *("callback_on_step_end", "callback_on_step_end_tensor_inputs"),

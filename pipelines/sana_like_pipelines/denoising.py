@@ -61,7 +61,7 @@ class Denoising(TextReading):
         Args:
             call: the call.
             conditioning: text of the transformer, as its model 0.
-            timestep: 0-d, as the model is told it.
+            timestep: 0-d, as the model is told it; or `[B, F]` for the latent frames of clips.
             **extras: further arguments of the transformer, or functions that make them from the
                 latents and branches.
         """
@@ -69,6 +69,11 @@ class Denoising(TextReading):
 
         def run(latents: Tensor, branches: tuple[Branch, ...]) -> Tensor:
             rows = perturbed_rows(branches, call.inputs.batch, latents.device)
+            spared = () if rows is None else call.guidance.pag_layers
+            perturbed = {
+                "skipped_layers" if call.guidance.skips_blocks else "perturbed_layers": spared
+            }
+            told = timestep.repeat(len(branches), 1) if timestep.ndim == 2 else timestep
             arguments = {
                 name: value(latents, branches) if callable(value) else value
                 for name, value in extras.items()
@@ -81,10 +86,10 @@ class Denoising(TextReading):
                 output = self._evaluate(
                     latents.to(transformer.dtype),
                     conditioning[0][branches],
-                    timestep=timestep,
-                    perturbed_layers=() if rows is None else call.guidance.pag_layers,
+                    timestep=told,
                     perturbed_rows=rows,
                     return_dict=False,
+                    **perturbed,
                     **arguments,
                 )[0]
             # Models that also predict a variance give it in the second half.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from diffusers.pipelines.pipeline_utils import DiffusionPipeline
@@ -29,6 +29,17 @@ from sana_like_pipelines.saving import Entry, is_embedded_text, save_component, 
 TEXT_COMPONENTS = ("tokenizer", "text_encoder")
 
 
+class Setting(Protocol):
+    """What a pipeline keeps beside its components, as JSON in its index."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+
+    @classmethod
+    def from_dict(cls, values: Any) -> Any:
+        """Inverse of `to_dict`; raises `ValueError` for anything else."""
+
+
 class SanaLifecycle(DiffusionPipeline):
     """A set of components that is loaded from and saved to one folder.
 
@@ -48,6 +59,11 @@ class SanaLifecycle(DiffusionPipeline):
     """Class name of diffusers that saved folders name."""
     loads: ClassVar[frozenset[str]] = frozenset({"SanaPipeline", "SanaPAGPipeline"})
     """Class names of folders that this pipeline can be loaded from."""
+    setting_kinds: ClassVar[Mapping[str, type[Setting]]] = {
+        "text_settings": TextSettings,
+        "latent_rgb": LatentRGB,
+    }
+    """Classes of what is kept beside the components, by name."""
     model_cpu_offload_seq = "text_encoder->transformer->vae"  # type: ignore[assignment]
 
     tokenizer: Any
@@ -87,8 +103,8 @@ class SanaLifecycle(DiffusionPipeline):
             local_files_only: never use the network.
             **components: components to use instead of the folder's: an object, or a folder, hub id
                 or embedded name of the component alone; `text_encoder=None, tokenizer=None` leaves
-                the text encoder out, for precomputed embeddings. `text_settings` and `latent_rgb`
-                may be given as well.
+                the text encoder out, for precomputed embeddings. What `setting_kinds` names may be
+                given as well.
 
         Raises:
             WeightsError: the folder or a component does not fit.
@@ -96,8 +112,7 @@ class SanaLifecycle(DiffusionPipeline):
         """
         if dtype is not None and torch_dtype is not None and dtype != torch_dtype:
             raise ValueError(f"dtype={dtype} and torch_dtype={torch_dtype} differ; give one")
-        extras = {"text_settings", "latent_rgb"}
-        unknown = sorted(set(components) - set(cls.component_names) - extras)
+        unknown = sorted(set(components) - set(cls.component_names) - set(cls.setting_kinds))
         if unknown:
             raise ValueError(
                 f"{cls.__name__}.from_pretrained has no argument {', '.join(unknown)}; components "
@@ -125,8 +140,8 @@ class SanaLifecycle(DiffusionPipeline):
         if variant and not any(folder.glob(f"*/*.{variant}*")):
             raise WeightsError(f"{folder}: no component has files of the variant {variant!r}.")
         settings = {
-            "text_settings": components.get("text_settings", _text_settings(index.settings)),
-            "latent_rgb": components.get("latent_rgb", _latent_rgb(index.settings)),
+            name: components[name] if name in components else _setting(name, kind, index)
+            for name, kind in cls.setting_kinds.items()
         }
         pipe = cls(**cls._load_components(index, options, components), **settings)
         pipe.register_to_config(_name_or_path=str(pretrained_model_name_or_path))
@@ -190,11 +205,8 @@ class SanaLifecycle(DiffusionPipeline):
                 entries[name] = save_component(
                     name, component, folder, variant=variant, max_shard_size=max_shard_size
                 )
-        settings: dict[str, Any] = {}
-        if self.text_settings is not None:
-            settings["text_settings"] = self.text_settings.to_dict()
-        if self.latent_rgb is not None:
-            settings["latent_rgb"] = self.latent_rgb.to_dict()
+        kept = {name: getattr(self, name) for name in self.setting_kinds}
+        settings = {name: value.to_dict() for name, value in kept.items() if value is not None}
         write_index(folder, self.published_class, entries, settings)
 
     def _saved_components(self) -> dict[str, Any]:
@@ -214,7 +226,7 @@ class SanaLifecycle(DiffusionPipeline):
         parts = {
             name: getattr(pipeline, name) for name in cls.component_names if hasattr(pipeline, name)
         }
-        for name in ("text_settings", "latent_rgb"):
+        for name in cls.setting_kinds:
             parts[name] = getattr(pipeline, name, None)
         missing = sorted(set(cls.component_names) - set(parts) - set(changes))
         if missing:
@@ -263,11 +275,5 @@ class SanaLifecycle(DiffusionPipeline):
                 component.to(onload_device)
 
 
-def _text_settings(settings: Mapping[str, Any]) -> TextSettings | None:
-    return (
-        TextSettings.from_dict(settings["text_settings"]) if "text_settings" in settings else None
-    )
-
-
-def _latent_rgb(settings: Mapping[str, Any]) -> LatentRGB | None:
-    return LatentRGB.from_dict(settings["latent_rgb"]) if "latent_rgb" in settings else None
+def _setting(name: str, kind: type[Setting], index: Index) -> Any:
+    return kind.from_dict(index.settings[name]) if name in index.settings else None

@@ -21,7 +21,15 @@ from sana_like.weights.hub import resolve_folder
 from sana_like.weights.strict import WeightsReader, find_weights
 
 WEIGHT_FOLDERS = ("text_encoder", "vae", "transformer", "controlnet")
-MODEL_CLASSES = ("AutoencoderDC", "SanaControlNetModel", "SanaTransformer2DModel")
+MODEL_CLASSES = (
+    "AutoencoderDC",
+    "AutoencoderDCVideo",
+    "SanaControlNetModel",
+    "SanaTransformer2DModel",
+    "SanaVideoTransformer3DModel",
+)
+DIFFUSERS_CLASSES = ("AutoencoderKLWan", "AutoencoderKLLTX2Video")
+"""Models that are diffusers' own, read by its loader, safetensors only."""
 ZOO_LIBRARY = "sana_like.zoo"
 ZOO_TEXT_ENCODER = "smollm2"
 INDEX_NAME = "model_index.json"
@@ -149,7 +157,7 @@ def check_weights(name: str, index: Index, options: LoadOptions) -> None:
     if library == ZOO_LIBRARY or not folder.is_dir():
         return
     variant = _variant_in(folder, options.variant)
-    if class_name in MODEL_CLASSES:
+    if class_name in (*MODEL_CLASSES, *DIFFUSERS_CLASSES):
         WeightsReader.open(find_weights(folder, variant))
     elif library == "transformers" and name == "text_encoder":
         for pattern in _weight_patterns(name, variant):
@@ -175,7 +183,7 @@ def load_component(name: str, index: Index, options: LoadOptions) -> Any:
     folder = index.folder / name
     if not folder.is_dir():
         raise WeightsError(f"{index.folder}: the component {name!r} ({class_name}) has no folder.")
-    if class_name in MODEL_CLASSES:
+    if class_name in (*MODEL_CLASSES, *DIFFUSERS_CLASSES):
         return load_model(class_name, name, folder, options)
     if library == "transformers":
         return load_transformers(class_name, name, folder, options)
@@ -183,7 +191,8 @@ def load_component(name: str, index: Index, options: LoadOptions) -> Any:
         return load_scheduler(folder)
     raise WeightsError(
         f"{index.folder / INDEX_NAME}: {name!r} is a {library}.{class_name}; known are "
-        f"{', '.join(MODEL_CLASSES)}, schedulers, and classes of transformers."
+        f"{', '.join((*MODEL_CLASSES, *DIFFUSERS_CLASSES))}, schedulers, and classes of "
+        "transformers."
     )
 
 
@@ -212,14 +221,16 @@ def load_given(name: str, given: Any, index: Index, options: LoadOptions) -> Any
         "controlnet": "SanaControlNetModel",
     }
     if name in defaults:
-        return load_model(defaults[name], name, folder, options)
+        return load_model(_class_in(folder) or defaults[name], name, folder, options)
     class_name = index.components.get(name, (None, None))[1]
     fallback = "AutoTokenizer" if name == "tokenizer" else "AutoModel"
     return load_transformers(class_name or fallback, name, folder, options)
 
 
 def load_model(class_name: str, name: str, folder: Path, options: LoadOptions) -> Any:
-    """One of our models from its own folder."""
+    """A model from its own folder."""
+    if class_name in DIFFUSERS_CLASSES:
+        return _load_diffusers(class_name, name, folder, options)
     import sana_like
 
     model_class = getattr(sana_like, class_name)
@@ -229,6 +240,26 @@ def load_model(class_name: str, name: str, folder: Path, options: LoadOptions) -
         variant=_variant_in(folder, options.variant),
         device=options.device,
     )
+
+
+def _load_diffusers(class_name: str, name: str, folder: Path, options: LoadOptions) -> Any:
+    import diffusers
+
+    model = getattr(diffusers, class_name).from_pretrained(
+        folder,
+        torch_dtype=options.dtype_of(name),
+        variant=_variant_in(folder, options.variant),
+        use_safetensors=True,
+        local_files_only=True,
+    )
+    return model.to(options.device).eval() if options.device is not None else model.eval()
+
+
+def _class_in(folder: Path) -> str | None:
+    """The class that a model's `config.json` names, where it is one that is read here."""
+    path = folder / "config.json"
+    named = read_json(path).get("_class_name") if path.is_file() else None
+    return named if named in (*MODEL_CLASSES, *DIFFUSERS_CLASSES) else None
 
 
 def load_scheduler(folder: Path) -> Any:
@@ -286,11 +317,8 @@ def load_transformers(class_name: str, name: str, folder: Path, options: LoadOpt
 
 def _load_from_zoo(name: str, entry: str, options: LoadOptions) -> Any:
     if name == "vae":
-        import sana_like
-
-        return sana_like.AutoencoderDC.from_pretrained(
-            entry, dtype=options.dtype_of(name), device=options.device
-        )
+        folder = resolve_folder(entry, local_files_only=True)
+        return load_model(_class_in(folder) or "AutoencoderDC", name, folder, options)
     if name not in ("text_encoder", "tokenizer") or entry != ZOO_TEXT_ENCODER:
         raise WeightsError(f"the embedded {entry!r} cannot be the component {name!r}.")
     from sana_like.text import load_smollm2

@@ -79,6 +79,7 @@ def check_prompts(
     negative_prompt_embeds: Tensor | TextEncoding | None,
     negative_prompt_attention_mask: Tensor | None,
     num_images_per_prompt: int,
+    count_argument: str = "num_images_per_prompt",
 ) -> PromptInputs:
     """Refuse prompt arguments that contradict each other or have no meaning.
 
@@ -90,13 +91,14 @@ def check_prompts(
         negative_prompt_embeds: `[P, L', C]`, or `[1, L', C]` for all prompts.
         negative_prompt_attention_mask: `[P, L']` or `[1, L']`.
         num_images_per_prompt: n.
+        count_argument: name of that argument, for messages.
 
     Raises:
         ValueError: what was given, what is legal, what to do.
     """
     if not is_whole(num_images_per_prompt) or num_images_per_prompt < 1:
         raise ValueError(
-            f"num_images_per_prompt={num_images_per_prompt!r} must be a whole number of 1 or more"
+            f"{count_argument}={num_images_per_prompt!r} must be a whole number of 1 or more"
         )
     if (prompt is None) == (prompt_embeds is None):
         given = "neither was given" if prompt is None else "both were given"

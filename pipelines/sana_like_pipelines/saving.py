@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from sana_like.weights.files import write_json
-from sana_like_pipelines.loading import INDEX_NAME, SCHEDULER_NAME, read_scheduler_config
+from sana_like_pipelines.loading import (
+    DIFFUSERS_CLASSES,
+    INDEX_NAME,
+    SCHEDULER_NAME,
+    read_scheduler_config,
+)
 
 Entry = list[str | None]
 
@@ -43,6 +48,9 @@ def save_component(
     if hasattr(component, "published_class_name"):
         component.save_pretrained(target, variant=variant, max_shard_size=max_shard_size)
         return ["diffusers", component.published_class_name()]
+    if type(component).__name__ in DIFFUSERS_CLASSES:
+        component.save_pretrained(target, variant=variant, max_shard_size=max_shard_size)
+        return ["diffusers", type(component).__name__]
     raise ValueError(f"{name} is a {type(component).__name__}, which has no published layout")
 
 

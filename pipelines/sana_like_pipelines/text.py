@@ -35,7 +35,7 @@ class TextReading(SanaLifecycle):
         complex_human_instruction: Sequence[str] | str | None = INSTRUCTION_OF_MODEL,
     ) -> TextSettings:
         """How prompts are read: the model's way, with the changes given."""
-        settings = self.text_settings or published_settings()
+        settings = self.text_settings or published_settings(pipeline=self.published_class)
         if max_sequence_length is not None:
             settings = replace(settings, max_sequence_length=max_sequence_length)
         if complex_human_instruction != INSTRUCTION_OF_MODEL:

@@ -17,19 +17,24 @@ EMBEDDED_INSTRUCTION = (
 """Our own wording, for our own models; the prompt follows after one space."""
 
 
-def published_instruction() -> str:
-    """The published instruction, from the default of ``diffusers.SanaPipeline.__call__``.
+def published_instruction(pipeline: str = "SanaPipeline") -> str:
+    """The published instruction, from the default of a diffusers pipeline's ``__call__``.
+
+    Args:
+        pipeline: name of the class; those for clips speak of motion where ``SanaPipeline`` does
+            not. Classes that diffusers does not have mean ``SanaPipeline``.
 
     Raises:
         RuntimeError: the installed diffusers has no such default any more.
     """
-    from diffusers import SanaPipeline
+    import diffusers
 
-    parameters = inspect.signature(SanaPipeline.__call__).parameters
+    kind = getattr(diffusers, pipeline, None) or diffusers.SanaPipeline
+    parameters = inspect.signature(kind.__call__).parameters
     lines = getattr(parameters.get("complex_human_instruction"), "default", None)
     if not isinstance(lines, (list, tuple)) or not all(isinstance(line, str) for line in lines):
         raise RuntimeError(
-            "the installed diffusers states no default instruction for SanaPipeline: "
+            f"the installed diffusers states no default instruction for {kind.__name__}: "
             "install diffusers 0.42, or give the instruction in TextSettings"
         )
     return "\n".join(lines)

@@ -84,14 +84,16 @@ def _is_count(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def published_settings(max_sequence_length: int = 300) -> TextSettings:
+def published_settings(
+    max_sequence_length: int = 300, *, pipeline: str = "SanaPipeline"
+) -> TextSettings:
     """Settings that the published SANA weights were trained with (SANA, section 3.1).
 
     The instruction is read from the installed diffusers, so that it is the one users of those
-    weights know, to the letter.
+    weights know, to the letter; ``pipeline`` is the class of diffusers whose it is.
     """
     return TextSettings(
-        instruction=published_instruction(),
+        instruction=published_instruction(pipeline),
         max_sequence_length=max_sequence_length,
         hidden_layer=None,
         rms_normalize=False,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sana_like import FlowDPMSolverScheduler
-from sana_like_pipelines.guidance import Guidance, choose_layers
+from sana_like_pipelines.guidance import Guidance, Projection, choose_layers
 
 CLOSE = 1e-4
 
@@ -194,3 +194,72 @@ def test_guidance_is_off_without_the_negative_prompt(sana, quick):
     second = latents_of(sana, "a", negative_prompt="yy", generator=1, guidance_scale=1.0, **quick)
     assert torch.equal(first, second)
     assert len(encoded) - runs == 1, "only the prompt, its instruction is kept from the first call"
+
+
+def _projected(projection, scale=5.0, steps=1, dims=(2, 4, 3, 5, 5)):
+    """Guided velocities of `steps` evaluations on fixed predictions, and what they came from."""
+    torch.manual_seed(0)
+    latents, prompt, negative = (torch.randn(dims) for _ in range(3))
+    guidance = Guidance(scale=scale, projection=projection)
+    parts = {"prompt": prompt, "negative": negative}
+
+    def network(_, branches):
+        return torch.cat([parts[branch] for branch in branches])
+
+    results = [
+        guidance.predict(network, latents, step=step, steps=steps, time=800.0)
+        for step in range(steps)
+    ]
+    return results, latents, prompt, negative
+
+
+def test_projection_that_keeps_everything_is_plain_guidance():
+    (guided,), _, prompt, negative = _projected(Projection(eta=1.0))
+    assert torch.allclose(guided, negative + 5.0 * (prompt - negative), atol=1e-4)
+
+
+def test_projection_drops_what_points_along_the_clean_latents():
+    (guided,), latents, prompt, _ = _projected(Projection(eta=0.0))
+    clean, moved = latents - 0.8 * prompt, 0.8 * (prompt - guided)
+    along = (clean * moved).flatten(1).sum(1) / clean.flatten(1).norm(dim=1)
+    assert along.abs().max() < 1e-3
+    assert moved.flatten(1).norm(dim=1).min() > 1
+
+
+def test_projection_limits_the_step():
+    (guided,), _, prompt, _ = _projected(Projection(eta=1.0, norm_threshold=2.0))
+    moved = 0.8 * (prompt - guided)
+    assert torch.allclose(moved.flatten(1).norm(dim=1), torch.full((2,), 4 * 2.0), atol=1e-3)
+
+
+def test_projection_remembers_the_step_before_within_a_run():
+    results, _, prompt, negative = _projected(Projection(eta=1.0, momentum=-0.5), steps=2)
+    plain = negative + 5.0 * (prompt - negative)
+    assert torch.allclose(results[0], plain, atol=1e-4)
+    assert torch.allclose(results[1] - prompt, 0.5 * (plain - prompt), atol=1e-4)
+    projection = Projection(eta=1.0, momentum=-0.5)
+    first = _projected(projection)[0][0]
+    assert torch.equal(_projected(projection)[0][0], first)  # a new run begins without memory
+
+
+@pytest.mark.parametrize(
+    "values", [{"eta": float("nan")}, {"norm_threshold": -1.0}, {"momentum": 1.0}, {"eta": "1"}]
+)
+def test_projection_refuses_what_has_no_meaning(values):
+    with pytest.raises(ValueError, match="apg_"):
+        Projection(**values)
+
+
+def test_perturbed_branch_has_its_own_interval():
+    asked = []
+
+    def network(latents, branches):
+        asked.append(branches)
+        return latents
+
+    guidance = Guidance(pag_scale=1.0, pag_interval=(0.25, 0.75))
+    for step in range(4):
+        guidance.predict(network, torch.zeros(1, 4, 2, 2, 2), step=step, steps=4, time=500.0)
+    assert asked == [("prompt",), ("prompt", "perturbed"), ("prompt", "perturbed"), ("prompt",)]
+    with pytest.raises(ValueError, match="perturbed branch"):
+        Guidance(pag_interval=(0.5, 0.2))
