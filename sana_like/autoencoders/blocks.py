@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sana_like.autoencoders import slabs
+from sana_like.autoencoders.resample import Conv3x3
 from sana_like.layers.glu_mbconv import GLUMBConv
-from sana_like.layers.norm import channel_norm
-from sana_like_kernels import linear_attention
+from sana_like.layers.linear import Linear, is_plain
+from sana_like.layers.norm import channel_norm, norm_end
+from sana_like_kernels import linear, linear_attention
+from sana_like_kernels.inference import plain_inference
+from sana_like_kernels.linear_attention.cpu import linear_attention_inference
 
 
 def activation(name: str) -> nn.Module:
@@ -24,34 +28,14 @@ def activation(name: str) -> nn.Module:
     return kinds[name]()
 
 
-class Conv3x3(nn.Conv2d):
-    """A zero-padded 3x3 convolution over `[B, Y, X, C]`, with the keys of `nn.Conv2d`."""
-
-    def __init__(
-        self, in_channels: int, out_channels: int, stride: int = 1, bias: bool = True
-    ) -> None:
-        super().__init__(in_channels, out_channels, 3, stride, 1, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`[B, Y, X, in]` to `[B, Y/stride, X/stride, out]`."""
-        # The permuted view is a channels-last [B, C, Y, X] tensor: nothing is copied.
-        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-
-
-def space_to_channel(x: Tensor, factor: int = 2) -> Tensor:
-    """Pixel-unshuffle: `[B, Y, X, C]` to `[B, Y/f, X/f, C*f*f]`, channel index `(c, dy, dx)`."""
-    # PyTorch's own kernel keeps channels last, in half the time of a six-dimensional permutation.
-    return F.pixel_unshuffle(x.permute(0, 3, 1, 2), factor).permute(0, 2, 3, 1)
-
-
-def channel_to_space(x: Tensor, factor: int = 2) -> Tensor:
-    """Pixel-shuffle: `[B, Y, X, C*f*f]` to `[B, Y*f, X*f, C]`, channel index `(c, dy, dx)`."""
-    return F.pixel_shuffle(x.permute(0, 3, 1, 2), factor).permute(0, 2, 3, 1)
-
-
-def average_channels(x: Tensor, out_channels: int) -> Tensor:
-    """Mean over consecutive groups of channels: `[..., C]` to `[..., out_channels]`."""
-    return x.unflatten(-1, (out_channels, -1)).mean(-1)
+def write_activation(layer: nn.Module, x: Tensor, out: Tensor) -> None:
+    """Write `layer(x)` into `out`, without a tensor between for the usual kinds."""
+    if isinstance(layer, nn.SiLU):
+        torch.ops.aten.silu.out(x, out=out)
+    elif isinstance(layer, nn.ReLU):
+        torch.clamp_min(x, 0, out=out)
+    else:
+        out.copy_(layer(x))
 
 
 class ResBlock(nn.Module):
@@ -64,9 +48,45 @@ class ResBlock(nn.Module):
         self.conv2 = Conv3x3(channels, channels, bias=False)
         self.norm = channel_norm(norm_type, channels)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`[B, Y, X, C]` to the same shape."""
-        return x + self.norm(self.conv2(self.nonlinearity(self.conv1(x))))
+    def forward(self, x: Tensor, overwrite: bool = False) -> Tensor:
+        """`[B, Y, X, C]` to the same shape.
+
+        Args:
+            x: the input.
+            overwrite: whether the result may take the place of `x`, which saves the memory of one.
+        """
+        if self._in_slabs(x):
+            x = x.contiguous()
+            out = x if overwrite else torch.empty_like(x)
+            for plane, result in zip(x, out, strict=True):
+                self._slabs(plane, result)
+            return out
+        hidden = self.nonlinearity(self.conv1(x))
+        return norm_end(self.norm, self.conv2(hidden), residual=x)
+
+    def _in_slabs(self, x: Tensor) -> bool:
+        parts = (self.conv1, self.conv2, self.nonlinearity, self.norm)
+        weights = [p for part in parts for p in part.parameters()]
+        return (
+            plain_inference(x, *weights)
+            and is_plain(*parts)
+            and not (self.norm.training and isinstance(self.norm, nn.BatchNorm2d))
+        )
+
+    def _slabs(self, plane: Tensor, out: Tensor) -> None:
+        done = 0
+
+        def activate(rows: Tensor, result: Tensor) -> None:
+            write_activation(self.nonlinearity, rows, result)
+
+        def finish(rows: Tensor, result: Tensor) -> None:
+            nonlocal done
+            before = plane[done : done + len(rows)]
+            norm_end(self.norm, rows[None], residual=before[None], out=result[None])
+            done += len(rows)
+
+        first = (self.conv1.weight, self.conv1.bias)
+        slabs.two_convs(plane, first, activate, (self.conv2.weight, None), finish, out)
 
 
 class ResidualGLUMBConv(GLUMBConv):
@@ -84,7 +104,7 @@ class ResidualGLUMBConv(GLUMBConv):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, Y, X, C]` to the same shape."""
-        return x + self.norm(super().forward(x))
+        return norm_end(self.norm, super().forward(x), residual=x)
 
 
 class MultiscaleProjection(nn.Module):
@@ -131,28 +151,55 @@ class MultiscaleLinearAttention(nn.Module):
                 "EfficientViTBlock"
             )
         inner = heads * head_dim
-        self.to_q = nn.Linear(channels, inner, bias=False)
-        self.to_k = nn.Linear(channels, inner, bias=False)
-        self.to_v = nn.Linear(channels, inner, bias=False)
+        self.to_q = Linear(channels, inner, bias=False)
+        self.to_k = Linear(channels, inner, bias=False)
+        self.to_v = Linear(channels, inner, bias=False)
         self.to_qkv_multiscale = nn.ModuleList(
             MultiscaleProjection(3 * inner, heads, size) for size in kernel_sizes
         )
-        self.to_out = nn.Linear(inner * (1 + len(kernel_sizes)), channels, bias=False)
+        self.to_out = Linear(inner * (1 + len(kernel_sizes)), channels, bias=False)
         self.norm_out = channel_norm(norm_type, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, Y, X, C]` to the same shape."""
-        b, y, x_, _ = x.shape
-        qkv = torch.cat([self.to_q(x), self.to_k(x), self.to_v(x)], dim=-1)  # [B, Y, X, 3C]
+        qkv = self._project(x)  # [B, Y, X, 3C]
         scales = [qkv, *(scale(qkv) for scale in self.to_qkv_multiscale)]
-        groups = torch.cat(scales, dim=-1).reshape(b, y * x_, -1, 3 * self.head_dim)
-        query, key, value = groups.chunk(3, dim=-1)  # each [B, N, G, D]
-        if y * x_ > self.head_dim:
-            out = linear_attention(query, key, value)
+        if plain_inference(*scales) and x.shape[1] * x.shape[2] > self.head_dim:
+            out = self._attend_apart(scales)
         else:
-            out = quadratic_attention(query, key, value)
-        out = self.to_out(out.reshape(b, y, x_, -1))
-        return x + self.norm_out(out)
+            out = self._attend(torch.cat(scales, dim=-1))
+        return norm_end(self.norm_out, self.to_out(out), residual=x)
+
+    def _project(self, x: Tensor) -> Tensor:
+        """Queries, then keys, then values: `[B, Y, X, C]` to `[B, Y, X, 3C]`."""
+        parts = (self.to_q, self.to_k, self.to_v)
+        weights = [part.weight for part in parts]
+        if is_plain(*parts) and plain_inference(x, *weights):
+            return linear(x, torch.cat(weights))
+        return torch.cat([part(x) for part in parts], dim=-1)
+
+    def _attend(self, scales: Tensor) -> Tensor:
+        """`[B, Y, X, 3D * G]` to `[B, Y, X, D * G]`."""
+        grid = scales.shape[1:3]
+        query, key, value = self._groups(scales)
+        attention = linear_attention if grid.numel() > self.head_dim else quadratic_attention
+        return attention(query, key, value).flatten(2).unflatten(1, grid)
+
+    def _attend_apart(self, scales: Sequence[Tensor]) -> Tensor:
+        """The same, each scale by itself into its place: heads know nothing of each other."""
+        first = scales[0]
+        width = first.shape[-1] // 3
+        out = first.new_empty(*first.shape[:3], width * len(scales))
+        parts = out.flatten(1, 2).split(width, dim=-1)
+        for scale, part in zip(scales, parts, strict=True):
+            heads = part.unflatten(-1, (-1, self.head_dim))
+            linear_attention_inference(*self._groups(scale), eps=1e-15, out=heads)
+        return out
+
+    def _groups(self, scales: Tensor) -> tuple[Tensor, ...]:
+        """Query, key and value, each `[B, N, G, D]`."""
+        groups = scales.flatten(1, 2).unflatten(-1, (-1, 3 * self.head_dim))
+        return groups.chunk(3, dim=-1)
 
 
 def quadratic_attention(query: Tensor, key: Tensor, value: Tensor, eps: float = 1e-15) -> Tensor:
@@ -186,67 +233,6 @@ class EfficientViTBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`[B, Y, X, C]` to the same shape."""
         return self.conv_out(self.attn(x))
-
-
-class DownBlock(nn.Module):
-    """Halve the grid: 3x3 convolution plus the averaging pixel-unshuffle shortcut.
-
-    Args:
-        in_channels, out_channels: widths.
-        unshuffle: convolve first and move space to channels, instead of a stride of two.
-        shortcut: add the parameter-free shortcut (DC-AE, residual autoencoding).
-    """
-
-    def __init__(
-        self, in_channels: int, out_channels: int, unshuffle: bool, shortcut: bool = True
-    ) -> None:
-        super().__init__()
-        self.unshuffle = unshuffle
-        self.shortcut = shortcut
-        self.out_channels = out_channels
-        if unshuffle:
-            self.conv = Conv3x3(in_channels, out_channels // 4)
-        else:
-            self.conv = Conv3x3(in_channels, out_channels, stride=2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`[B, Y, X, in]` to `[B, Y/2, X/2, out]`."""
-        out = self.conv(x)
-        if self.unshuffle:
-            out = space_to_channel(out)
-        if self.shortcut:
-            out = out + average_channels(space_to_channel(x), self.out_channels)
-        return out
-
-
-class UpBlock(nn.Module):
-    """Double the grid: 3x3 convolution plus the channel-duplicating pixel-shuffle shortcut.
-
-    Args:
-        in_channels, out_channels: widths.
-        interpolate: nearest-neighbour upsampling before the convolution, instead of a shuffle.
-        shortcut: add the parameter-free shortcut.
-    """
-
-    def __init__(
-        self, in_channels: int, out_channels: int, interpolate: bool, shortcut: bool = True
-    ) -> None:
-        super().__init__()
-        self.interpolate = interpolate
-        self.shortcut = shortcut
-        self.repeats = out_channels * 4 // in_channels
-        self.conv = Conv3x3(in_channels, out_channels if interpolate else out_channels * 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`[B, Y, X, in]` to `[B, 2Y, 2X, out]`."""
-        if self.interpolate:
-            planes = F.interpolate(x.permute(0, 3, 1, 2), scale_factor=2, mode="nearest")
-            out = self.conv(planes.permute(0, 2, 3, 1))
-        else:
-            out = channel_to_space(self.conv(x))
-        if self.shortcut:
-            out = out + channel_to_space(x.repeat_interleave(self.repeats, dim=-1))
-        return out
 
 
 def make_block(

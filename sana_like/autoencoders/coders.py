@@ -11,15 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sana_like.autoencoders.blocks import (
-    Conv3x3,
-    DownBlock,
-    UpBlock,
-    activation,
-    average_channels,
-    make_block,
-)
-from sana_like.layers.norm import channel_norm
+from sana_like.autoencoders.blocks import ResBlock, activation, make_block
+from sana_like.autoencoders.resample import Conv3x3, DownBlock, UpBlock, average_channels
+from sana_like.layers.norm import channel_norm, norm_end
 
 
 def _per_stage(name: str, value: str | Sequence[str], stages: int) -> Sequence[str]:
@@ -55,13 +49,23 @@ class _Checkpointed(nn.Module):
     gradient_checkpointing = False
     _gradient_checkpointing_func: Callable[..., Tensor]
 
-    def run(self, stages: Iterable[Any], x: Tensor) -> Tensor:
+    def run(self, stages: Iterable[Any], x: Tensor, *, overwrite: bool = False) -> Tensor:
+        """Run all blocks of all stages.
+
+        Args:
+            stages: sequences of blocks.
+            x: `[B, Y, X, C]`.
+            overwrite: whether the memory of `x` may be used for results.
+        """
         for stage in stages:
             for block in stage:
                 if self.gradient_checkpointing and torch.is_grad_enabled():
                     x = self._gradient_checkpointing_func(block, x)
+                elif isinstance(block, ResBlock):
+                    x = block(x, overwrite)
                 else:
                     x = block(x)
+                overwrite = True  # no one else holds what a block has made
         return x
 
 
@@ -115,7 +119,8 @@ class Encoder(_Checkpointed):
 
     def shallow(self, x: Tensor) -> Tensor:
         """The stages above the split, convolutions only: `[B, Y, X, in]` to features."""
-        return self.run(self.down_blocks[: self.split], self.conv_in(x))
+        stages = self.down_blocks[: self.split]
+        return self.run(stages, self.conv_in(x), overwrite=True)
 
     def deep(self, x: Tensor) -> Tensor:
         """The stages below the split: features to `[B, y, x, Z]`."""
@@ -211,8 +216,10 @@ class Decoder(_Checkpointed):
 
     def shallow(self, x: Tensor) -> Tensor:
         """The stages above the split, convolutions only: features to `[B, Y, X, out]`."""
+        before = x
         x = self.run(self.up_blocks[: self.split][::-1], x)
-        return self.conv_out(self.conv_act(self.norm_out(x)))
+        out = None if x is before or torch.is_grad_enabled() else x
+        return self.conv_out(norm_end(self.norm_out, x, activation=self.conv_act, out=out))
 
     def forward(self, z: Tensor) -> Tensor:
         """`[B, y, x, Z]` to `[B, Y, X, out]`."""

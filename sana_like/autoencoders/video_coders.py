@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sana_like.autoencoders.blocks import DownBlock, UpBlock
 from sana_like.autoencoders.causal import CausalPass, DoubleTime, HalveTime, causal_stages
 from sana_like.autoencoders.coders import Decoder, Encoder
+from sana_like.autoencoders.resample import DownBlock, UpBlock
 
 Frames = Callable[[Tensor], Tensor]
 
