@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from sana_like.zoo.fetch import sha256_of
 from sana_like_app.request import Adapter
-from sana_like_app.setup import PIPELINES, Placement, Setup, check_arguments, weights_of
+from sana_like_app.setup import (
+    PIPELINES,
+    VIDEO_PIPELINES,
+    Placement,
+    Setup,
+    check_arguments,
+    weights_of,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,8 +56,9 @@ class Studio:
     def __init__(
         self, setup: Setup, placement: Placement, *, local_files_only: bool = False
     ) -> None:
-        if setup.pipeline not in PIPELINES:
-            raise ValueError(f"unknown pipeline {setup.pipeline!r}; known: {', '.join(PIPELINES)}")
+        known = (*PIPELINES, *VIDEO_PIPELINES)
+        if setup.pipeline not in known:
+            raise ValueError(f"unknown pipeline {setup.pipeline!r}; known: {', '.join(known)}")
         self.setup, self.placement = setup, placement
         self.inputs = _open_inputs(setup.inputs)
         self.pipe = _load(setup, placement, local_files_only)
@@ -107,7 +115,7 @@ class Studio:
         output = self.pipe(
             list(prompts),
             generator=list(seeds),
-            callback_on_step_end=_step_callback(on_step),
+            callback_on_step_end=step_callback(on_step),
             **arguments,
         )
         seconds = (time.perf_counter() - began) / len(seeds)
@@ -120,7 +128,8 @@ class Studio:
         ]
 
 
-def _step_callback(report: StepReport | None) -> Callable[..., dict[str, Any]] | None:
+def step_callback(report: StepReport | None) -> Callable[..., dict[str, Any]] | None:
+    """What a pipeline calls after a step, to tell `report` how many are done."""
     if report is None:
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Collection
 from pathlib import Path
 
 SLUG_LENGTH = 48
@@ -26,13 +27,22 @@ def slug(prompt: str) -> str:
     return name or "picture"
 
 
-def plan_outputs(output: Path | None, prompts: list[str], seeds: list[int]) -> list[Path]:
+def plan_outputs(
+    output: Path | None,
+    prompts: list[str],
+    seeds: list[int],
+    *,
+    suffix: str = SUFFIX,
+    formats: Collection[str] | None = None,
+) -> list[Path]:
     """One path per picture.
 
     Args:
         output: a picture file, or a folder (made when missing), or `None` for `outputs`. With
             several pictures, a file `a.png` stands for `a-1.png`, `a-2.png` and so on.
         prompts, seeds: one of each per picture, in order.
+        suffix: of the names that are made here.
+        formats: suffixes that a named file may have; `None` means those of pictures.
 
     Returns:
         Paths in the order of the pictures. A named file may exist already and is then replaced;
@@ -43,7 +53,7 @@ def plan_outputs(output: Path | None, prompts: list[str], seeds: list[int]) -> l
     """
     output = Path("outputs") if output is None else output
     if output.suffix and not output.is_dir():
-        _check_file(output)
+        _check_file(output, formats)
         if len(seeds) == 1:
             return [output]
         return [output.with_stem(f"{output.stem}-{i}") for i in range(1, len(seeds) + 1)]
@@ -51,19 +61,21 @@ def plan_outputs(output: Path | None, prompts: list[str], seeds: list[int]) -> l
     taken: set[Path] = set()
     paths = []
     for prompt, seed in zip(prompts, seeds, strict=True):
-        path = _free(output / f"{slug(prompt)}-{seed}{SUFFIX}", taken)
+        path = _free(output / f"{slug(prompt)}-{seed}{suffix}", taken)
         taken.add(path)
         paths.append(path)
     return paths
 
 
-def _check_file(path: Path) -> None:
+def _check_file(path: Path, formats: Collection[str] | None) -> None:
     from sana_like_pipelines.media.write import FORMATS
 
-    if path.suffix.lower() not in FORMATS:
+    legal = FORMATS if formats is None else formats
+    if path.suffix.lower() not in legal:
+        advice = ", of which .png and .webp keep every bit" if formats is None else ""
         raise ValueError(
-            f"output {str(path)!r} ends in {path.suffix!r}; pictures are written as "
-            f"{', '.join(FORMATS)}, of which .png and .webp keep every bit"
+            f"output {str(path)!r} ends in {path.suffix!r}; it is written as "
+            f"{', '.join(legal)}{advice}"
         )
     _check_folder(path.parent)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sana_like.zoo.fetch import sha256_of
 from sana_like_app.request import LARGEST_SEED, SCHEDULERS, Adapter
-from sana_like_app.setup import PIPELINES, Setup, weights_of
+from sana_like_app.setup import PIPELINES, VIDEO_PIPELINES, Setup, weights_of
 from sana_like_app.speed import Speed
 
 
@@ -19,7 +20,7 @@ class RecipeError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One picture to make again."""
+    """One picture or video to make again."""
 
     setup: Setup
     prompt: str
@@ -30,6 +31,13 @@ class Plan:
     """Fingerprints by name; empty where the recipe has none."""
     digests: Mapping[str, str]
     """SHA-256 of the pictures that go in, by path."""
+    prompts: Mapping[int, str] = field(default_factory=dict)
+    """Of a video: further prompts, by the frame from which they are meant."""
+
+    @property
+    def is_video(self) -> bool:
+        """Whether it is a video."""
+        return self.setup.pipeline in VIDEO_PIPELINES
 
     def with_backend(self, name: str) -> Plan:
         """The same with another attention backend."""
@@ -76,7 +84,12 @@ def read_plan(file: Path) -> Plan:
     run = recipe.get("run", {})
     _check(isinstance(run, dict), "run", run)
     pipeline, seed = recipe.get("pipeline"), recipe.get("seed")
-    _check(pipeline in PIPELINES, "pipeline", pipeline)
+    _check(pipeline in (*PIPELINES, *VIDEO_PIPELINES), "pipeline", pipeline)
+    if recipe.get("resumed_after"):
+        raise RecipeError(
+            f"{file} goes on after {recipe['resumed_after']!r} frames of another video; make it "
+            "again from that video's state, with --resume"
+        )
     _check(type(seed) is int and 0 <= seed <= LARGEST_SEED, "seed", seed)
     _check(recipe.get("latents_given") is not True, "latents_given", True)
     settings = recipe.get("settings")
@@ -109,6 +122,7 @@ def read_plan(file: Path) -> Plan:
         dtype=_text(run, "dtype", "auto"),
         weights={str(name): str(mark) for name, mark in weights.items()},
         digests={path: digest for pairs in inputs.values() for path, digest in pairs},
+        prompts=_prompts(recipe.get("prompts", {})),
     )
 
 
@@ -151,6 +165,14 @@ def _adapters(value: Any) -> tuple[Adapter, ...]:
         _check(isinstance(scale, int | float), "scale", scale)
         adapters.append(Adapter(path=Path(path), scale=float(scale)))
     return tuple(adapters)
+
+
+def _prompts(value: Any) -> dict[int, str]:
+    _check(isinstance(value, dict), "prompts", value)
+    for frame, text in value.items():
+        _check(re.fullmatch(r"[0-9]{1,9}", frame) is not None, "prompts", frame)
+        _check(isinstance(text, str), "prompts", text)
+    return {int(frame): text for frame, text in value.items()}
 
 
 def _texts(value: Any, name: str) -> list[str]:

@@ -88,8 +88,8 @@ class PictureRequest:
                 raise ValueError(f"LoRA {str(adapter.path)!r} does not exist")
 
     def _check_numbers(self) -> None:
-        _check_side("width", self.width)
-        _check_side("height", self.height)
+        check_side("width", self.width)
+        check_side("height", self.height)
         for name, whole in (
             ("steps", self.steps),
             ("count", self.count),
@@ -100,9 +100,9 @@ class PictureRequest:
         last = self.seed + len(self.prompts) * self.count - 1
         if not 0 <= self.seed <= last <= LARGEST_SEED:
             raise ValueError(f"seed {self.seed} is out of range; legal are 0 to {LARGEST_SEED}")
-        _check_range("guidance scale", self.guidance_scale, 0, 100)
-        _check_range("PAG scale", self.pag_scale, 0, 100)
-        _check_range("control scale", self.control_scale, 0, 10)
+        check_range("guidance scale", self.guidance_scale, 0, 100)
+        check_range("PAG scale", self.pag_scale, 0, 100)
+        check_range("control scale", self.control_scale, 0, 10)
         threshold = self.cache_threshold
         if threshold is not None and not (threshold > 0 and math.isfinite(threshold)):
             raise ValueError(f"cache threshold is {threshold}; legal are numbers above 0")
@@ -115,7 +115,7 @@ class PictureRequest:
                     f"guidance interval {low}:{high} must be LOW:HIGH with 0 <= LOW < HIGH <= 1"
                 )
         for adapter in self.adapters:
-            _check_range(f"scale of LoRA {str(adapter.path)!r}", adapter.scale, -10, 10)
+            check_range(f"scale of LoRA {str(adapter.path)!r}", adapter.scale, -10, 10)
 
     def _check_combinations(self) -> None:
         if self.image is None:
@@ -179,7 +179,7 @@ def parse_size(text: str) -> tuple[int, int]:
         if not re.fullmatch(r"-?[0-9]{1,9}", part):
             raise ValueError(f"{name} {part!r} in size {text!r} is no whole number of pixels")
         side = int(part)
-        _check_side(name, side)
+        check_side(name, side)
         sides.append(side)
     return sides[0], sides[1]
 
@@ -223,7 +223,8 @@ def parse_interval(text: str) -> tuple[float, float]:
     raise ValueError(f"guidance interval {text!r} is not LOW:HIGH, such as 0.1:0.8")
 
 
-def _check_side(name: str, side: int | None) -> None:
+def check_side(name: str, side: int | None) -> None:
+    """Refuse a side that no picture has; `None` is left to the model."""
     if side is None or 0 < side <= LARGEST_SIDE:
         return
     nearest = GRID if side <= 0 else LARGEST_SIDE
@@ -233,6 +234,7 @@ def _check_side(name: str, side: int | None) -> None:
     )
 
 
-def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+def check_range(name: str, value: float | None, low: float, high: float) -> None:
+    """Refuse a number outside of `low` to `high`; `None` is left to the model."""
     if value is not None and not (math.isfinite(value) and low <= value <= high):
         raise ValueError(f"{name} is {value}; legal are {low} to {high}")

@@ -43,6 +43,7 @@ PIPELINES = (
     "SanaInpaintPipeline",
     "SanaControlNetPipeline",
 )
+VIDEO_PIPELINES = ("SanaVideoPipeline", "SanaImageToVideoPipeline", "SanaLongVideoPipeline")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
@@ -290,14 +290,11 @@ class SanaLongVideoPipeline(ChunkMaking):
         self, plan: ChunkPlan, prompts: list[str] | None, history: list[dict[str, Any]]
     ) -> dict[str, Any]:
         call = plan.call
-        settings = {
-            name: value for name, value in call.arguments.items() if name not in NOT_IN_RECIPE
-        }
+        settings = self._own(call.arguments)
         if call.inputs.negatives is not None:
             times = call.inputs.per_prompt
-            settings["negative_prompt"] = [
-                text for text in call.inputs.negatives for _ in range(times)
-            ]
+            rows = [text for text in call.inputs.negatives for _ in range(times)]
+            settings["negative_prompt"] = rows[0] if len(set(rows)) == 1 else rows
         size = {"height": call.size.height, "width": call.size.width}
         return {
             "settings": plain({**settings, **size}),
@@ -306,10 +303,16 @@ class SanaLongVideoPipeline(ChunkMaking):
             "model": self.name_or_path,
         }
 
+    def _own(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the arguments of a chunk's call those that `stream` takes and a recipe holds."""
+        names = inspect.signature(self.stream).parameters.keys() - NOT_IN_RECIPE
+        return {name: value for name, value in arguments.items() if name in names}
+
     def _stream_recipes(self, call: Call, stream: VideoStream) -> list[dict[str, Any]]:
         recipes = self._recipes(call)
         history = stream.state.facts.get("history", [])
         for place, recipe in enumerate(recipes):
+            recipe["settings"] = self._own(recipe["settings"])
             recipe["settings"]["frames"] = stream.limit or stream.delivered
             if stream.resumed_after:
                 recipe["resumed_after"] = stream.resumed_after

@@ -6,7 +6,6 @@ number is typed by hand.
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ import torch
 from sana_like.weights.files import read_json, replacing
 from sana_like.weights.inspect import inspect_weights
 from sana_like_train import checkpoint
+from sana_like_train.card_scores import score_lines
 from sana_like_train.config import AutoencoderTask, Recipe
 from sana_like_train.data.packs import find_pack
 from sana_like_train.reading import resolve
@@ -68,7 +68,7 @@ def write_card(folder: Path, run: Path, report: Path, *, which: str = "latest") 
         "",
         "## Scores",
         "",
-        *_scores(scores),
+        *score_lines(scores),
         "",
         "## Terms",
         "",
@@ -136,49 +136,3 @@ def _training(recipe: Recipe, progress: Mapping[str, Any]) -> list[str]:
         f"{platform.machine()} with {torch.get_num_threads()} threads, {optimizer}, "
         f"{recipe.train.precision}. The card was written on {datetime.now(UTC):%Y-%m-%d}.",
     ]
-
-
-def _scores(scores: Mapping[str, Any]) -> list[str]:
-    lines = [
-        f"Measured {scores['date'][:10]} on {scores['machine']} by "
-        f"`sana-like train evaluate {'emoji' if 'seen' in scores else 'autoencoder'}`.",
-        "",
-    ]
-    if "seen" in scores:
-        lines += _picture_scores(scores)
-    else:
-        lines += ["| pictures of held-out concepts | PSNR | SSIM | count |", "|---|---|---|---|"]
-        for background in ("white", "random_colour"):
-            lines += [
-                f"| {group}, on {background.replace('_', ' ')} | {s['psnr']:.2f} dB "
-                f"| {s['ssim']:.4f} | {s['count']} |"
-                for group, s in scores[background].items()
-            ]
-    reached = ", ".join(
-        f"{name}: {'yes' if ok else 'no'}" for name, ok in scores["reached"].items()
-    )
-    return [*lines, "", f"Aims reached: {reached}."]
-
-
-def _picture_scores(scores: Mapping[str, Any]) -> list[str]:
-    lines = [
-        f"Settings: {json.dumps(scores['settings'])}. Judged by the nearest pictures of the whole "
-        "pack in EfficientNet-Lite0 features; in brackets what the autoencoder's reconstructions "
-        "of the true pictures score, then what shuffled prompts score.",
-        "",
-        "| prompts | concept in top 5 | style in top 1 | group in top 1 | count |",
-        "|---|---|---|---|---|",
-    ]
-    names = {
-        "seen": "seen",
-        "composition": "style never seen with that concept",
-        "unseen": "concept never seen",
-    }
-    for part, name in names.items():
-        made, rebuilt = scores[part]["generated"], scores[part]["reconstructions"]
-        cells = [
-            f"{made[key]:.1%} ({rebuilt[key]:.1%}; {made[f'shuffled_{key}']:.1%})"
-            for key in ("concept_top5", "style_top1", "group_top1")
-        ]
-        lines.append(f"| {name} | {' | '.join(cells)} | {made['count']} |")
-    return lines

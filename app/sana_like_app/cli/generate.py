@@ -22,28 +22,30 @@ SAMPLING, PICTURES, MACHINE, OUTPUT = "Sampling", "Pictures to start from", "Mac
 SPEED = "Speed"
 
 
-def _option(*names: str, panel: str, help: str, **more: Any) -> Any:
+def option(*names: str, panel: str, help: str, **more: Any) -> Any:
+    """An option under the heading `panel`, whose default is not shown."""
     return typer.Option(*names, rich_help_panel=panel, help=help, show_default=False, **more)
 
 
-def _whole(*names: str, panel: str, help: str) -> Any:
+def whole(*names: str, panel: str, help: str) -> Any:
+    """An option that takes a whole number, as it is written."""
     # Typer alone would read 512.0 as 512.
-    return _option(*names, panel=panel, help=help, parser=parse_whole, metavar="INTEGER")
+    return option(*names, panel=panel, help=help, parser=parse_whole, metavar="INTEGER")
 
 
 DeviceOption = Annotated[
-    str, _option("--device", panel=MACHINE, help="auto, cpu, cuda, cuda:N (ROCm too), mps.")
+    str, option("--device", panel=MACHINE, help="auto, cpu, cuda, cuda:N (ROCm too), mps.")
 ]
-DtypeOption = Annotated[str, _option("--dtype", panel=MACHINE, help="auto, fp32, bf16, fp16.")]
+DtypeOption = Annotated[str, option("--dtype", panel=MACHINE, help="auto, fp32, bf16, fp16.")]
 OffloadOption = Annotated[
-    str, _option("--offload", panel=MACHINE, help="none, model, sequential, group.")
+    str, option("--offload", panel=MACHINE, help="none, model, sequential, group.")
 ]
 AttentionBackendOption = Annotated[
     str | None,
-    _option("--attention-backend", panel=SPEED, help="Of the attention to the text; see doctor."),
+    option("--attention-backend", panel=SPEED, help="Of the attention to the text; see doctor."),
 ]
 NoMetadataOption = Annotated[
-    bool, _option("--no-metadata", panel=OUTPUT, help="Write no recipe, in or beside the picture.")
+    bool, option("--no-metadata", panel=OUTPUT, help="Write no recipe, in or beside the picture.")
 ]
 
 
@@ -57,58 +59,58 @@ def generate(
     ] = None,
     model: Annotated[str, typer.Option(help="An embedded name, a folder, or a hub id.")] = "emoji",
     size: Annotated[
-        str | None, _option("--size", panel=SAMPLING, help="WIDTHxHEIGHT in pixels, any.")
+        str | None, option("--size", panel=SAMPLING, help="WIDTHxHEIGHT in pixels, any.")
     ] = None,
-    width: Annotated[int | None, _whole("--width", panel=SAMPLING, help="In pixels.")] = None,
-    height: Annotated[int | None, _whole("--height", panel=SAMPLING, help="In pixels.")] = None,
-    steps: Annotated[int | None, _whole("--steps", panel=SAMPLING, help="1 or more.")] = None,
+    width: Annotated[int | None, whole("--width", panel=SAMPLING, help="In pixels.")] = None,
+    height: Annotated[int | None, whole("--height", panel=SAMPLING, help="In pixels.")] = None,
+    steps: Annotated[int | None, whole("--steps", panel=SAMPLING, help="1 or more.")] = None,
     guidance_scale: Annotated[
         float | None,
-        _option("--guidance-scale", panel=SAMPLING, help="Weight of the prompt; 1 turns it off."),
+        option("--guidance-scale", panel=SAMPLING, help="Weight of the prompt; 1 turns it off."),
     ] = None,
     guidance_interval: Annotated[
         str | None,
-        _option("--guidance-interval", panel=SAMPLING, help="LOW:HIGH, part of the steps, 0 to 1."),
+        option("--guidance-interval", panel=SAMPLING, help="LOW:HIGH, part of the steps, 0 to 1."),
     ] = None,
     pag_scale: Annotated[
         float | None,
-        _option("--pag-scale", panel=SAMPLING, help="Weight of perturbed-attention guidance."),
+        option("--pag-scale", panel=SAMPLING, help="Weight of perturbed-attention guidance."),
     ] = None,
     negative_prompt: Annotated[
-        str | None, _option("--negative-prompt", panel=SAMPLING, help="What to stay away from.")
+        str | None, option("--negative-prompt", panel=SAMPLING, help="What to stay away from.")
     ] = None,
     scheduler: Annotated[
         str | None,
-        _option("--scheduler", panel=SAMPLING, help="flow-dpm, flow-euler or flow-heun."),
+        option("--scheduler", panel=SAMPLING, help="flow-dpm, flow-euler or flow-heun."),
     ] = None,
     seed: Annotated[
         int | None,
-        _whole("--seed", panel=SAMPLING, help="Of the first picture; drawn and printed if absent."),
+        whole("--seed", panel=SAMPLING, help="Of the first picture; drawn and printed if absent."),
     ] = None,
-    count: Annotated[int, _whole("--count", panel=SAMPLING, help="Pictures per prompt.")] = 1,
+    count: Annotated[int, whole("--count", panel=SAMPLING, help="Pictures per prompt.")] = 1,
     image: Annotated[
-        Path | None, _option("--image", panel=PICTURES, help="Picture to start from.")
+        Path | None, option("--image", panel=PICTURES, help="Picture to start from.")
     ] = None,
     strength: Annotated[
         float | None,
-        _option(
+        option(
             "--strength",
             panel=PICTURES,
             help="Above 0, which keeps the picture, to 1, which ignores it.",
         ),
     ] = None,
     mask: Annotated[
-        Path | None, _option("--mask", panel=PICTURES, help="White where to paint anew.")
+        Path | None, option("--mask", panel=PICTURES, help="White where to paint anew.")
     ] = None,
     controls: Annotated[
-        list[Path] | None, _option("--control", panel=PICTURES, help="Picture to follow; repeat.")
+        list[Path] | None, option("--control", panel=PICTURES, help="Picture to follow; repeat.")
     ] = None,
     controlnets: Annotated[
         list[str] | None,
-        _option("--controlnet", panel=PICTURES, help="Model that reads it; one per --control."),
+        option("--controlnet", panel=PICTURES, help="Model that reads it; one per --control."),
     ] = None,
     control_scale: Annotated[
-        float | None, _option("--control-scale", panel=PICTURES, help="How strongly it counts.")
+        float | None, option("--control-scale", panel=PICTURES, help="How strongly it counts.")
     ] = None,
     loras: Annotated[
         list[str] | None, typer.Option("--lora", metavar="PATH[:SCALE]", help="Adapter; repeat.")
@@ -117,11 +119,11 @@ def generate(
     dtype: DtypeOption = "auto",
     offload: OffloadOption = "none",
     batch_size: Annotated[
-        int, _whole("--batch-size", panel=MACHINE, help="Pictures made at once.")
+        int, whole("--batch-size", panel=MACHINE, help="Pictures made at once.")
     ] = 1,
     cache_threshold: Annotated[
         float | None,
-        _option(
+        option(
             "--cache-threshold",
             panel=SPEED,
             help="Skip blocks in steps in which the first changes by less, such as 0.1.",
@@ -129,7 +131,7 @@ def generate(
     ] = None,
     guidance_passes: Annotated[
         str | None,
-        _option(
+        option(
             "--guidance-passes",
             panel=SPEED,
             help="auto, batched (faster) or sequential (less memory).",
@@ -137,14 +139,14 @@ def generate(
     ] = None,
     quantize: Annotated[
         str | None,
-        _option(
+        option(
             "--quantize", panel=SPEED, help="int8, fp8, int8-weights or fp8-weights; checked first."
         ),
     ] = None,
     attention_backend: AttentionBackendOption = None,
     compile_blocks: Annotated[
         bool,
-        _option(
+        option(
             "--compile",
             panel=SPEED,
             help="Compile the blocks: tens of seconds and more for each new size, which a few "
@@ -152,17 +154,17 @@ def generate(
         ),
     ] = False,
     cuda_graphs: Annotated[
-        bool, _option("--cuda-graphs", panel=SPEED, help="Replay the steps on a CUDA device.")
+        bool, option("--cuda-graphs", panel=SPEED, help="Replay the steps on a CUDA device.")
     ] = False,
     output: Annotated[
-        Path | None, _option("--output", panel=OUTPUT, help="A .png file, or a folder.")
+        Path | None, option("--output", panel=OUTPUT, help="A .png file, or a folder.")
     ] = None,
     sheet: Annotated[
-        bool, _option("--contact-sheet", panel=OUTPUT, help="Also all pictures on one.")
+        bool, option("--contact-sheet", panel=OUTPUT, help="Also all pictures on one.")
     ] = False,
     preview: Annotated[
         int | None,
-        _whole("--preview", panel=OUTPUT, help="Show a rough picture beside it every K steps."),
+        whole("--preview", panel=OUTPUT, help="Show a rough picture beside it every K steps."),
     ] = None,
     no_metadata: NoMetadataOption = False,
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from sana_like_app.cli import diagnose, generate, licenses, rerun, train, weights, zoo
+from sana_like_app.cli import bench, diagnose, generate, licenses, rerun, train, video, weights, zoo
 
 FAILED, INTERRUPTED = 1, 130
 # Errors that tell a user what to change. Anything else is a fault of the program.
@@ -45,18 +45,20 @@ class CleanGroup(TyperGroup):
 app = typer.Typer(
     cls=CleanGroup,
     name="sana-like",
-    help="Make pictures from words with the SANA family of models.",
+    help="Make pictures and videos from words with the SANA family of models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("generate")(generate.generate)
+app.command("video")(video.video)
 app.command("rerun")(rerun.rerun)
 app.command("inspect")(weights.inspect)
 app.command("convert")(weights.convert)
 app.command("doctor")(diagnose.doctor)
 app.command("licenses")(licenses.licenses)
+app.add_typer(bench.app, name="bench")
 app.add_typer(zoo.app, name="zoo")
 app.add_typer(train.app, name="train")
 
@@ -68,7 +70,7 @@ def root(
         bool, typer.Option("--debug", help="Show tracebacks; understood after a command too.")
     ] = False,
 ) -> None:
-    """Make pictures from words with the SANA family of models."""
+    """Make pictures and videos from words with the SANA family of models."""
     if version:
         from sana_like.version import __version__
 

@@ -1,14 +1,19 @@
 """Clips of tars and folders as records, at any rate and size."""
 
+import io
+import json
+import tarfile
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from sana_like_pipelines.media import write_clip
+from sana_like_train.data import emoji_clips
 from sana_like_train.data.captions import Caption
 from sana_like_train.data.clips import animated_captions, load_clips, open_clip, unit_range
-from sana_like_train.data.emoji_clips import clip_codes, encode_clip
+from sana_like_train.data.emoji_clips import build_clips_pack, clip_codes, encode_clip
 
 
 def grey(count, size=(16, 24)):
@@ -72,3 +77,49 @@ def test_captions_and_range():
         Caption("cyclone, 3d, animated", 0.5),
     )
     assert unit_range(torch.tensor([0, 255], dtype=torch.uint8)).tolist() == [-1.0, 1.0]
+
+
+def animation(count):
+    frames = [Image.fromarray(frame).convert("RGBA") for frame in grey(count)]
+    stream = io.BytesIO()
+    frames[0].save(stream, "WEBP", save_all=True, append_images=frames[1:], duration=100)
+    return stream.getvalue()
+
+
+def test_pack_of_the_committed_animations(tmp_path, monkeypatch):
+    files = {
+        "1f300.webp": animation(30),
+        "1f302-fe0f.webp": animation(5),
+        "1f308.webp": animation(1),  # has one frame
+        "ffff.webp": animation(5),  # is not on the list
+    }
+    path = tmp_path / "all.tgz"
+    with tarfile.open(path, "w:gz") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(f"package/assets/{name}")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    empty = tmp_path / "none.tgz"
+    tarfile.open(empty, "w:gz").close()
+    first, *others = emoji_clips.ANIMATIONS
+    archives = {
+        first.name: path,
+        **{package.name: empty for package in others},
+        emoji_clips.EMOJIBASE.name: empty,
+    }
+    words = {"en": {"label": "cyclone", "tags": []}, "group": "travel-places", "subgroup": "sky"}
+    concepts = {code: words for code in ("1f300", "1f302", "1f308", "ffff")}
+    monkeypatch.setattr(emoji_clips, "fetch_packages", lambda *_: archives)
+    monkeypatch.setattr(emoji_clips, "read_concepts", lambda _: concepts)
+    told = []
+    pack = build_clips_pack(
+        tmp_path / "pack.tar", workers=1, progress=lambda *numbers: told.append(numbers)
+    )
+    records = load_clips(pack)
+    assert [record.key for record in records] == ["1f300_3d", "1f302_3d"]
+    assert told[-1][0] == 2
+    assert records[0].captions[0].text == "cyclone, 3d"
+    assert open_clip(records[0], frames=25, rate=8).shape[0] == 25
+    with tarfile.open(pack) as tar:
+        facts = json.load(tar.extractfile("1f300_3d.json"))
+    assert (facts["frames"], facts["fps"], facts["style"]) == (25, 8, "3d")

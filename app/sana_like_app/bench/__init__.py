@@ -1,0 +1,1 @@
+"""Measurements that `sana-like bench` makes."""
