@@ -74,10 +74,10 @@ def clips_as(clips: Tensor, output_type: str) -> Any:
         `"pil"`: a list of B lists of T pictures; `"np"`: `[B, T, Y, X, 3]`; `"pt"`:
         `[B, T, 3, Y, X]`.
     """
-    forms = [frames_as(clip.movedim(1, 0), output_type) for clip in clips]
+    forms: list[Any] = [frames_as(clip.movedim(1, 0), output_type) for clip in clips]
     if output_type == "np":
         return np.stack(forms)
-    return torch.stack(forms) if output_type == "pt" else forms  # type: ignore[arg-type]
+    return torch.stack(forms) if output_type == "pt" else forms
 
 
 def _decoded(codec: VideoCodec, latents: Tensor) -> Iterator[Tensor]:

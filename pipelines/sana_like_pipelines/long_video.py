@@ -135,7 +135,12 @@ class SanaLongVideoPipeline(ChunkMaking):
 
     @torch.no_grad()
     def __call__(
-        self, *args: Any, frames: int | None = None, return_dict: bool = True, **arguments: Any
+        self,
+        prompt: str | Sequence[str] | None = None,
+        *,
+        frames: int | None = None,
+        return_dict: bool = True,
+        **arguments: Any,
     ) -> SanaVideoPipelineOutput | tuple[Any]:
         """Make whole clips; arguments as in `stream`, `frames` as trained for by default.
 
@@ -147,7 +152,7 @@ class SanaLongVideoPipeline(ChunkMaking):
         """
         kind = arguments.pop("output_type", "pil")
         count = self.trained_for.frames if frames is None else frames
-        stream = self.stream(*args, frames=count, output_type="pt", **arguments)
+        stream = self.stream(prompt, frames=count, output_type="pt", **arguments)
         made = torch.stack([_row_axis(frame) for frame in stream], dim=2)  # [B, 3, T, Y, X]
         clips = clips_as(made * 2 - 1, kind)
         if not return_dict:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -176,7 +177,7 @@ def _pipeline(model: str | None, kind: str) -> Any:
         transformer,
         FlowEulerScheduler(),
         video_settings=VideoSettings(
-            256, 256, 25, 8, chunk=CHUNK, levels=(1.0, 0.96, 0.889, 0.727)
+            256, 256, 25, Fraction(8), chunk=CHUNK, levels=(1.0, 0.96, 0.889, 0.727)
         ),
     )
 

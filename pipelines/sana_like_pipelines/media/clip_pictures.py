@@ -56,6 +56,7 @@ class AnimationDecoder:
         check_size(self._image.size, name, max_pixels)
         kind = str(self._image.format)
         self._facts = _facts(animation_object(self._image))
+        self._single = self._facts is not None and _has_one_frame(self._image)
         # A GIF does not say how many frames it has; counting them would read all of it.
         claimed = None if kind == "GIF" else getattr(self._image, "n_frames", 1)
         width, height = self._image.size
@@ -92,12 +93,13 @@ class AnimationDecoder:
             now, place = now + duration, place + 1
 
     def _duration(self) -> Fraction:
+        if self._facts is not None and self._single:
+            # Of equal frames one is left, and it has no duration.
+            return (self._facts.frames or 1) / self._facts.rate
         given = self._image.info.get("duration", 0)
         duration = Fraction(given or 0).limit_denominator(1000) / 1000
         if duration > _SHORTEST or (self._facts is not None and duration > 0):
             return duration
-        if self._facts is not None:  # a clip of one frame, which has no durations
-            return 1 / self._facts.rate
         return _USUAL_DURATION
 
 
@@ -159,6 +161,16 @@ class FolderDecoder:
                     f"{self.info.width}x{self.info.height}: all must have one size"
                 )
             yield TimedFrame(np.asarray(picture), place / self._rate, 1 / self._rate)
+
+
+def _has_one_frame(image: Image.Image) -> bool:
+    """Whether an opened picture has no second frame; leaves it at its first."""
+    try:
+        image.seek(1)
+    except EOFError:
+        return True
+    image.seek(0)
+    return False
 
 
 def is_animation(head: bytes) -> bool:

@@ -65,6 +65,12 @@ def test_other_formats_read_back(tmp_path, kind, count, rate):
     assert read_recipe(path) == RECIPE
 
 
+@pytest.mark.parametrize("name", ["a.mp4", "a.webp", "a.gif", "folder"])
+def test_frames_that_are_all_the_same(tmp_path, name):
+    path = write_clip([frames(1)[0]] * 7, tmp_path / name, "23.976", quality=100)
+    assert read_clip(path).frames.shape[0] == len(read_clip(path, 23.976).frames) == 7
+
+
 def test_webp_is_lossy_unless_asked(tmp_path):
     clip = np.random.default_rng(0).integers(0, 255, (3, 32, 32, 3), dtype=np.uint8)
     small = write_clip(clip, tmp_path / "a.webp", 8, quality=50)
