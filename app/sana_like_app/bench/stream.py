@@ -89,8 +89,10 @@ def measure(task: dict[str, Any]) -> dict[str, Any]:
     """Stream to a file and look at the marks; in this process."""
     import torch
 
+    from sana_like_app.cli.progress import quiet_libraries
     from sana_like_pipelines.media import clip_writer
 
+    quiet_libraries()
     pipe = _pipeline(task["model"], task["kind"])
     arguments = {"height": task["side"], "width": task["side"], "generator": 0}
     if task["model"] is None:
