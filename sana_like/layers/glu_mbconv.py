@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from sana_like.layers.linear import is_plain
+from sana_like.layers.linear import acting, is_plain
 from sana_like.layers.pointwise import PointwiseLinear
 from sana_like_kernels import glu_depthwise
 from sana_like_kernels.glu_mbconv.cpu import gated_feed_forward, takes
@@ -49,7 +49,8 @@ class GLUMBConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, Y, X, in_channels]` to `[B, Y, X, out_channels]`."""
-        expand, depth, point = self.conv_inverted, self.conv_depth, self.conv_point
+        expand, depth = acting(self.conv_inverted), acting(self.conv_depth)
+        point = acting(self.conv_point)
         if is_plain(expand, depth, point):
             weights = (expand.weight, expand.bias, depth.weight, depth.bias, point.weight)
             if takes(x, *weights):

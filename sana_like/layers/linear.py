@@ -17,6 +17,24 @@ class Linear(nn.Linear):
         return linear(x, self.weight, self.bias)
 
 
+def acting(layer: Any) -> Any:
+    """The layer that acts: the one inside an adapter that adds nothing, else `layer` itself.
+
+    An adapter (of peft) adds nothing where it is merged into the weights, switched off, or at scale
+    zero. Taking the layer inside makes scale zero equal to the base in every bit, whatever path the
+    base takes.
+    """
+    base = getattr(layer, "base_layer", None)
+    if base is None or layer._forward_hooks or layer._forward_pre_hooks:
+        return layer
+    scaling: Any = getattr(layer, "scaling", {})
+    active: Any = getattr(layer, "active_adapters", ())
+    idle = all(scaling.get(name, 0) == 0 for name in active)
+    if idle or getattr(layer, "merged", False) or getattr(layer, "disable_adapters", False):
+        return acting(base)
+    return layer
+
+
 def is_plain(*layers: Any) -> bool:
     """Whether the weights of all `layers` may be read past their `forward`.
 
