@@ -39,7 +39,7 @@ def cut_out(frame: np.ndarray) -> np.ndarray:
     rows, columns = np.nonzero(stands_out(frame, behind))
     if len(rows) < _LEAST_PIXELS:
         return frame
-    height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
+    height, width = (int(axis.max() - axis.min()) + 1 for axis in (rows, columns))
     side = int(np.ceil(max(height, width) * (1 + _MARGIN)))
     top = int(rows.min()) - (side - height) // 2
     left = int(columns.min()) - (side - width) // 2

@@ -220,9 +220,9 @@ def _from_pictures(
     return _levels(pipe(image=images, **_arguments(batch, lists)).frames)
 
 
-def _levels(clips: np.ndarray) -> np.ndarray:
-    """Clips `[B, F, Y, X, 3]` in [0, 1] as uint8."""
-    return np.rint(np.asarray(clips) * 255).astype(np.uint8)
+def _levels(clips: np.ndarray) -> list[np.ndarray]:
+    """Clips `[B, F, Y, X, 3]` in [0, 1] as uint8, one for each."""
+    return list(np.rint(np.asarray(clips) * 255).astype(np.uint8))
 
 
 def _clip_scores(
