@@ -64,13 +64,17 @@ class Recorded:
     arguments: Mapping[str, Any]
 
 
-def record() -> list[Recorded]:
-    """Every distinct launch of every case of the ops' `cases` modules."""
+def record(*, every: bool = True) -> list[Recorded]:
+    """Every distinct launch of the cases of the ops' `cases` modules.
+
+    Args:
+        every: all cases; else without those that differ little from another.
+    """
     found: dict[str, Recorded] = {}
     for folder in FOLDERS:
-        cases: Callable[[], Iterator[tuple[str, Callable[[], Any]]]]
+        cases: Callable[..., Iterator[tuple[str, Callable[[], Any]]]]
         cases = importlib.import_module(f"sana_like_kernels.{folder}.cases").cases
-        for name, call in cases():
+        for name, call in cases(every=every):
 
             def keep(
                 kernel: Any, _: tuple[int, ...], arguments: dict[str, Any], name: str = name
@@ -157,6 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--arch", type=int, action="append", choices=sorted(SHARED_LIMIT))
     parser.add_argument("--kernel", default="", help="only kernels whose name contains this")
+    parser.add_argument(
+        "--fewer", action="store_true", help="without cases that differ little from another"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     chosen = parser.parse_args(arguments)
     if dispatch.interpreted():
@@ -165,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen.json:
         write(f"{'kernel':28}{'sm':>4}{'warps':>6}{'regs':>6}{'spill':>6}{'shared':>8}  case\n")
     failed = 0
-    for launch in record():
+    for launch in record(every=not chosen.fewer):
         if chosen.kernel not in launch.kernel.__name__:
             continue
         for arch in chosen.arch or sorted(SHARED_LIMIT):

@@ -8,7 +8,8 @@ without spills and within shared memory for every architecture of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -38,8 +39,15 @@ class Launch:
     measured: str = UNMEASURED
 
 
-def _row(width: int, itemsize: int, warps: int, stages: int = 1, **blocks: int) -> Launch:
-    return Launch(width, itemsize, MappingProxyType(blocks), warps, stages)
+def _row(
+    width: int,
+    itemsize: int,
+    warps: int,
+    stages: int = 1,
+    measured: str = UNMEASURED,
+    **blocks: int,
+) -> Launch:
+    return Launch(width, itemsize, MappingProxyType(blocks), warps, stages, measured)
 
 
 # Of each kernel, from narrow to wide: the first row that is wide enough holds.
@@ -64,7 +72,10 @@ TABLE: Mapping[str, tuple[Launch, ...]] = MappingProxyType(
             _row(128, 4, 8, BLOCK_N=16, BLOCKS=16, KEEP=False),
         ),
         "glu_gate": (_row(ANY_WIDTH, 4, 4, BLOCK_X=8, BLOCK_C=64, ROWS=8),),
-        "glu_backward": (_row(ANY_WIDTH, 4, 4, BLOCK_X=8, BLOCK_C=64, ROWS=16),),
+        "glu_backward": (
+            _row(ANY_WIDTH, 2, 4, BLOCK_X=8, BLOCK_C=64, ROWS=16),
+            _row(ANY_WIDTH, 4, 8, BLOCK_X=8, BLOCK_C=64, ROWS=16),
+        ),
         # Whole tokens: the width is that of all their channels.
         "row": (
             _row(128, 4, 4, ROWS=16),
@@ -79,6 +90,20 @@ TABLE: Mapping[str, tuple[Launch, ...]] = MappingProxyType(
 )
 
 
+_trials: dict[tuple[str, int, int], Launch] = {}
+
+
+@contextmanager
+def trial(kernel: str, row: Launch, instead: Launch) -> Iterator[None]:
+    """Inside, in the whole process, `instead` holds where `row` of `kernel` would."""
+    key = (kernel, row.width, row.itemsize)
+    _trials[key] = instead
+    try:
+        yield
+    finally:
+        del _trials[key]
+
+
 def parameters(kernel: str, width: int, dtype: torch.dtype) -> Launch:
     """The row of `kernel` for `width` and `dtype`.
 
@@ -87,7 +112,7 @@ def parameters(kernel: str, width: int, dtype: torch.dtype) -> Launch:
     """
     for row in TABLE[kernel]:
         if width <= row.width and dtype.itemsize <= row.itemsize:
-            return row
+            return _trials.get((kernel, row.width, row.itemsize), row)
     raise ValueError(f"no launch parameters of {kernel} for width {width} and {dtype}")
 
 

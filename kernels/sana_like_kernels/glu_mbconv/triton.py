@@ -2,7 +2,9 @@
 
 Legend: `B` batch, `Y`, `X` grid, `C` = h channels of value or gate. A program walks down `ROWS`
 rows of one strip of `BLOCK_X` columns and `BLOCK_C` channels, so that a row is read for three rows
-of results at once; rows and columns outside the grid are zeros.
+of results at once; rows and columns outside the grid are zeros. Rows are counted from the first of
+the program, `top` <= y < `bottom` being those of the grid: offsets inside a program fit 32 bits,
+those of a large picture do not.
 """
 
 from __future__ import annotations
@@ -14,27 +16,27 @@ from sana_like_kernels.primitives.triton import silu, silu_slope
 
 
 @triton.jit
-def load_pixels(x, y, columns, c, Y, X, C, stride_y, stride_x):
-    limit = tl.where((y >= 0) & (y < Y), X, 0)
+def load_pixels(x, y, columns, c, top, bottom, X, C, stride_y, stride_x):
+    limit = tl.where((y >= top) & (y < bottom), X, 0)
     inside = (columns[:, None] >= 0) & (columns[:, None] < limit) & (c[None, :] < C)
-    # Rows times channels of a large picture are over 2^31; those of one row are not.
-    row = x + y.to(tl.int64) * stride_y
-    offsets = columns[:, None] * stride_x + c[None, :]
-    return tl.load(row + offsets, mask=inside, other=0.0).to(tl.float32), inside
+    offsets = y * stride_y + columns[:, None] * stride_x + c[None, :]
+    return tl.load(x + offsets, mask=inside, other=0.0).to(tl.float32), inside
 
 
 @triton.jit
-def load_hidden(x, bias, y, columns, c, Y, X, C, stride_y, stride_x, BIAS: tl.constexpr):
-    values, inside = load_pixels(x, y, columns, c, Y, X, C, stride_y, stride_x)
+def load_hidden(x, bias, y, columns, c, top, bottom, X, C, stride_y, stride_x, BIAS: tl.constexpr):
+    values, inside = load_pixels(x, y, columns, c, top, bottom, X, C, stride_y, stride_x)
     if BIAS:
         values += tl.load(bias + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
     return values, inside
 
 
 @triton.jit
-def load_active(x, bias, y, columns, c, Y, X, C, stride_y, stride_x, BIAS: tl.constexpr):
+def load_active(x, bias, y, columns, c, top, bottom, X, C, stride_y, stride_x, BIAS: tl.constexpr):
     """SiLU of pixels; the padding is zero after it, whatever the bias."""
-    values, inside = load_hidden(x, bias, y, columns, c, Y, X, C, stride_y, stride_x, BIAS)
+    values, inside = load_hidden(
+        x, bias, y, columns, c, top, bottom, X, C, stride_y, stride_x, BIAS
+    )
     return tl.where(inside, silu(values), 0.0)
 
 
@@ -81,8 +83,9 @@ def gate_kernel(
     x = (tl.program_id(0) % strips) * BLOCK_X + tl.arange(0, BLOCK_X)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     batch = tl.program_id(2).to(tl.int64)
-    hidden += batch * stride_b
-    grad += batch * stride_gb
+    top, bottom = -y_first, Y - y_first
+    hidden += batch * stride_b + y_first.to(tl.int64) * stride_y
+    grad += batch * stride_gb + y_first.to(tl.int64) * stride_gy
     w_value = load_weight(weight, c, C, False)
     w_gate = load_weight(weight + 9 * C, c, C, False)
     value_1 = tl.zeros((BLOCK_X, BLOCK_C), tl.float32)
@@ -92,30 +95,41 @@ def gate_kernel(
     if BIAS:
         b_value = tl.load(bias + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
         b_gate = tl.load(bias + C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
-    for i in range(0, tl.minimum(ROWS, Y - y_first) + 2):
-        y = y_first - 1 + i
-        left = load_active(hidden, expand_bias, y, x - 1, c, Y, X, C, stride_y, stride_x, EXPAND)
-        middle = load_active(hidden, expand_bias, y, x, c, Y, X, C, stride_y, stride_x, EXPAND)
-        right = load_active(hidden, expand_bias, y, x + 1, c, Y, X, C, stride_y, stride_x, EXPAND)
+    for i in range(0, tl.minimum(ROWS, bottom) + 2):
+        y = i - 1
+        left = load_active(
+            hidden, expand_bias, y, x - 1, c, top, bottom, X, C, stride_y, stride_x, EXPAND
+        )
+        middle = load_active(
+            hidden, expand_bias, y, x, c, top, bottom, X, C, stride_y, stride_x, EXPAND
+        )
+        right = load_active(
+            hidden, expand_bias, y, x + 1, c, top, bottom, X, C, stride_y, stride_x, EXPAND
+        )
         above, same, below = spread(left, middle, right, w_value)
         value, value_1, value_2 = value_1 + above, value_2 + same, below
         other = hidden + C
         b_other = expand_bias + C
-        left = load_active(other, b_other, y, x - 1, c, Y, X, C, stride_y, stride_x, EXPAND)
-        middle = load_active(other, b_other, y, x, c, Y, X, C, stride_y, stride_x, EXPAND)
-        right = load_active(other, b_other, y, x + 1, c, Y, X, C, stride_y, stride_x, EXPAND)
+        left = load_active(
+            other, b_other, y, x - 1, c, top, bottom, X, C, stride_y, stride_x, EXPAND
+        )
+        middle = load_active(other, b_other, y, x, c, top, bottom, X, C, stride_y, stride_x, EXPAND)
+        right = load_active(
+            other, b_other, y, x + 1, c, top, bottom, X, C, stride_y, stride_x, EXPAND
+        )
         above, same, below = spread(left, middle, right, w_gate)
         gate, gate_1, gate_2 = gate_1 + above, gate_2 + same, below
         if BIAS:
             value += b_value
             gate += b_gate
         row = y - 1
-        limit = tl.where((row >= y_first) & (row < Y), X, 0)
+        limit = tl.where((row >= 0) & (row < bottom), X, 0)
         inside = (x[:, None] < limit) & (c[None, :] < C)
-        pixel = (batch * Y + row) * X + x[:, None]
+        pixel = (batch * Y + y_first + row) * X + x[:, None]
         kind = out.dtype.element_ty
         if BACKWARD:
-            g, _ = load_pixels(grad, row, x, c, Y, X, C, stride_gy, stride_gx)
+            place = grad + row * stride_gy + x[:, None] * stride_gx + c[None, :]
+            g = tl.load(place, mask=inside, other=0.0).to(tl.float32)
             target = out + pixel * (2 * C) + c[None, :]
             tl.store(target, (g * silu(gate)).to(kind), mask=inside)
             tl.store(target + C, (g * value * silu_slope(gate)).to(kind), mask=inside)
@@ -145,40 +159,41 @@ def backward_kernel(
     x = (tl.program_id(0) % strips) * BLOCK_X + tl.arange(0, BLOCK_X)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     batch = tl.program_id(2).to(tl.int64)
-    hidden += batch * stride_b
-    planes += batch * Y * X * C
-    grad_hidden += batch * Y * X * C
+    top, bottom = -y_first, Y - y_first
+    hidden += batch * stride_b + y_first.to(tl.int64) * stride_y
+    planes += (batch * Y + y_first) * X * C
+    grad_hidden += (batch * Y + y_first) * X * C
     w = load_weight(weight, c, C, True)
     zero = tl.zeros((BLOCK_X, BLOCK_C), tl.float32)
     next_1, next_2, u_above, u_same = zero, zero, zero, zero
     s0, s1, s2, s3, s4, s5, s6, s7, s8 = zero, zero, zero, zero, zero, zero, zero, zero, zero
     s_bias, s_expand = zero, zero
-    for i in range(0, tl.minimum(ROWS, Y - y_first) + 2):
-        y = y_first - 1 + i
-        left, _ = load_pixels(planes, y, x - 1, c, Y, X, C, X * C, C)
-        middle, _ = load_pixels(planes, y, x, c, Y, X, C, X * C, C)
-        right, _ = load_pixels(planes, y, x + 1, c, Y, X, C, X * C, C)
+    for i in range(0, tl.minimum(ROWS, bottom) + 2):
+        y = i - 1
+        left, _ = load_pixels(planes, y, x - 1, c, top, bottom, X, C, X * C, C)
+        middle, _ = load_pixels(planes, y, x, c, top, bottom, X, C, X * C, C)
+        right, _ = load_pixels(planes, y, x + 1, c, top, bottom, X, C, X * C, C)
         above, same, below = spread(left, middle, right, w)
         slope, next_1, next_2 = next_1 + above, next_2 + same, below
 
         # Weight gradients pair a pixel of this tile's input with its neighbours' gradients.
-        end = tl.minimum(Y, y_first + ROWS)
+        end = tl.minimum(bottom, ROWS)
         u_below = load_active(
-            hidden, expand_bias, y + 1, x, c, end, X, C, stride_y, stride_x, EXPAND
+            hidden, expand_bias, y + 1, x, c, top, end, X, C, stride_y, stride_x, EXPAND
         )
         s0, s1, s2 = s0 + u_above * right, s1 + u_above * middle, s2 + u_above * left
         s3, s4, s5 = s3 + u_same * right, s4 + u_same * middle, s5 + u_same * left
         s6, s7, s8 = s6 + u_below * right, s7 + u_below * middle, s8 + u_below * left
         u_above, u_same = u_same, u_below
-        s_bias += tl.where((y >= y_first) & (y < y_first + ROWS), middle, 0.0)
+        s_bias += tl.where((y >= 0) & (y < ROWS), middle, 0.0)
 
         values, _ = load_hidden(
-            hidden, expand_bias, y - 1, x, c, Y, X, C, stride_y, stride_x, EXPAND
+            hidden, expand_bias, y - 1, x, c, top, bottom, X, C, stride_y, stride_x, EXPAND
         )
-        inside = (x[:, None] < tl.where((y > y_first) & (y <= Y), X, 0)) & (c[None, :] < C)
+        inside = (x[:, None] < tl.where((y > 0) & (y <= bottom), X, 0)) & (c[None, :] < C)
         result = slope * silu_slope(values)
         s_expand += tl.where(inside, result, 0.0)
-        target = grad_hidden + (y - 1).to(tl.int64) * X * C + x[:, None] * C + c[None, :]
+        target = grad_hidden + ((y - 1) * X + x[:, None]) * C + c[None, :]
         tl.store(target, result.to(grad_hidden.dtype.element_ty), mask=inside)
     sums += (batch * tl.num_programs(0) + tl.program_id(0)) * 11 * C
     store_sum(sums, 0, s0, c, C)
