@@ -3,7 +3,7 @@
 from sana_like_pipelines import SanaPipeline
 from sana_like_pipelines.media import contact_sheet
 
-prompts = ["a fox, 3d", "a fox, flat"]
+prompts = ["a fox, 3d", "a dog, 3d"]
 pipe = SanaPipeline.from_pretrained("emoji")
 result = pipe(prompts, num_images_per_prompt=3, generator=[1, 2, 3, 1, 2, 3])
 captions = [prompt for prompt in prompts for _ in range(3)]
