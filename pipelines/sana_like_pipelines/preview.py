@@ -81,7 +81,8 @@ def fit_latent_rgb(vae: Any, pictures: Tensor | Iterable[Tensor], *, patch: int 
     """Fit the map by least squares.
 
     Args:
-        vae: an `AutoencoderDC`.
+        vae: an `AutoencoderDC`, or an `AutoencoderDCVideo`, to which pictures are clips of one
+            frame.
         pictures: `[B, 3, Y, X]` in [-1, 1], or several such batches of any sizes.
         patch: pixels per side that a cell of the latent becomes; must divide the compression.
 
@@ -96,7 +97,7 @@ def fit_latent_rgb(vae: Any, pictures: Tensor | Iterable[Tensor], *, patch: int 
     products = torch.zeros(unknowns, 3 * patch * patch, dtype=torch.float64)
     cells = 0
     for batch in [pictures] if isinstance(pictures, Tensor) else pictures:
-        latents = vae.encode(batch.to(vae.device, vae.dtype)).latent * vae.config.scaling_factor
+        latents = _encode(vae, batch.to(vae.device, vae.dtype)) * vae.config.scaling_factor
         height, width = latents.shape[-2:]
         target = F.adaptive_avg_pool2d(batch.float(), (height * patch, width * patch))
         x = latents.to("cpu", torch.float64).movedim(1, -1).flatten(0, 2)  # [cells, Z]
@@ -109,3 +110,10 @@ def fit_latent_rgb(vae: Any, pictures: Tensor | Iterable[Tensor], *, patch: int 
         raise ValueError(f"{cells} latent cells cannot fix {unknowns} unknowns: give more pictures")
     solution = torch.linalg.lstsq(moments, products, driver="gelsd").solution.float()  # [Z+1, 3pp]
     return LatentRGB(patch, solution[:-1].T.contiguous(), solution[-1].contiguous())
+
+
+def _encode(vae: Any, pictures: Tensor) -> Tensor:
+    """Latents `[B, Z, y, x]` of pictures."""
+    if hasattr(vae, "encode_chunk"):
+        return vae.encode(pictures.unsqueeze(2)).latent.squeeze(2)
+    return vae.encode(pictures).latent

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -97,3 +98,19 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Reads safetensors, memory-mapped."""
     return load_file(path)
+
+
+def kept_tensor(path: Path, compute: Callable[[], Tensor], what: str) -> Tensor:
+    """The tensor that a file holds, computed without gradients and written on first use.
+
+    Args:
+        path: of the file. Processes that want it at once compute it once.
+        compute: makes the tensor.
+        what: is encoded, for the log.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"), torch.no_grad():
+        if not path.exists():
+            logger.info("encoding %s into %s", what, path)
+            write_tensors(path, {"flat": compute()})
+    return read_tensors(path)["flat"]

@@ -1,12 +1,12 @@
-"""The frozen parts of a text-to-image run: named by the task, or those of the pipeline it tunes."""
+"""The frozen parts of a run from text: named by the task, or those of the pipeline it tunes."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from sana_like.autoencoders.dc_ae import AutoencoderDC
 from sana_like.text.encoder import PromptEncoder
 from sana_like.text.settings import TextSettings, embedded_settings, published_settings
 from sana_like.weights.hub import resolve_folder
@@ -17,8 +17,10 @@ from sana_like_pipelines.loading import (
     LoadOptions,
     hub_patterns,
     load_component,
+    load_given,
 )
-from sana_like_train.config import ConfigError, TextToImageTask
+from sana_like_train.config import ConfigError
+from sana_like_train.sections import GenerativeTask
 
 
 def pipeline_index(name: str | None) -> Index | None:
@@ -29,26 +31,24 @@ def pipeline_index(name: str | None) -> Index | None:
     return Index.read(folder) if (folder / INDEX_NAME).is_file() else None
 
 
-def load_autoencoder(
-    task: TextToImageTask, pipeline: Index | None, device: torch.device
-) -> AutoencoderDC:
-    """The autoencoder in fp32, frozen.
+def load_autoencoder(task: GenerativeTask, pipeline: Index | None, device: torch.device) -> Any:
+    """The autoencoder in fp32, frozen, of the class that its config names.
 
     Raises:
         ConfigError: the task names none and there is no pipeline.
     """
-    model: Any
+    options = LoadOptions(dtype=torch.float32)
     if task.autoencoder is not None:
-        model = AutoencoderDC.from_pretrained(task.autoencoder, dtype=torch.float32)
+        model = load_given("vae", task.autoencoder, Index(Path(), "", {}), options)
     elif pipeline is not None:
-        model = load_component("vae", pipeline, LoadOptions(dtype=torch.float32))
+        model = load_component("vae", pipeline, options)
     else:
         raise _unnamed("autoencoder")
     return model.to(device).requires_grad_(False).eval()
 
 
 def load_text_encoder(
-    task: TextToImageTask, pipeline: Index | None, device: torch.device
+    task: GenerativeTask, pipeline: Index | None, device: torch.device
 ) -> PromptEncoder:
     """The text encoder in bf16 with the task's way of reading prompts.
 
@@ -72,7 +72,7 @@ def load_text_encoder(
     return PromptEncoder(tokenizer, load_component("text_encoder", index, options), settings)
 
 
-def text_settings(task: TextToImageTask, pipeline: Index | None) -> TextSettings:
+def text_settings(task: GenerativeTask, pipeline: Index | None) -> TextSettings:
     """How prompts are read: the task's word, else the pipeline's, else the published way."""
     given = task.text_settings
     if given is None and pipeline is not None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from sana_like_train.sections import FlowTask, ReconstructionTask, Section
+from sana_like_train.video_sections import (
+    FewStepPairsTask,
+    SelfForcingTask,
+    TextToVideoTask,
+    VideoAutoencoderTask,
+)
 
 
 class ConfigError(ValueError):
     """A recipe that cannot be used: says which key, what was given and what is legal."""
-
-
-class Section(BaseModel):
-    """Base of every section: unknown keys are refused and nothing changes after checking."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class EMA(Section):
@@ -50,6 +52,7 @@ class OptimizerConfig(Section):
         weight_decay: on matrices and convolution kernels; vectors and tables get none.
         momentum: Muon's.
         muon_lr_scale: Muon's learning rate over `train.lr` (updates are scaled to AdamW's RMS).
+        muon_fixed_norm: keep the Frobenius norm of each of Muon's weights; see `optim.Muon`.
         muon_exclude: layers that stay with AdamW though they have matrices, by whole parts of
             their dotted names.
     """
@@ -60,14 +63,13 @@ class OptimizerConfig(Section):
     weight_decay: float = Field(default=0.01, ge=0)
     momentum: float = Field(default=0.95, ge=0, lt=1)
     muon_lr_scale: float = Field(default=1.0, gt=0)
+    muon_fixed_norm: bool = False
     muon_exclude: tuple[str, ...] = (
         "patch_embed",
         "time_embed",
         "caption_projection",
         "proj_out",
         "encoder.conv_in",
-        "encoder.conv_out",
-        "decoder.conv_in",
         "decoder.conv_out",
         "scale_shift_table",
     )
@@ -131,11 +133,12 @@ class TrainConfig(Section):
 
 
 class DataConfig(Section):
-    """Which pictures.
+    """Which pictures and clips.
 
     Attributes:
         source: WebDataset tar, folder of tars, folder of pictures with `.txt` captions, or `emoji`
-            for the pack that `sana-like train data emoji` has built.
+            for the pack that `sana-like train data emoji` has built. Tasks on clips can do without.
+        clips: the same for clips, of tasks on clips; `emoji-clips` for the pack of that name.
         split: committed split (or the path of its file) whose held-out records are kept for the
             metrics; none trains on everything and measures on the training pictures.
         selected: with a split, only the concepts and styles of the product.
@@ -149,7 +152,8 @@ class DataConfig(Section):
             user cache folder.
     """
 
-    source: str
+    source: str | None = None
+    clips: str | None = None
     split: str | None = None
     selected: bool = True
     composition: bool = False
@@ -159,58 +163,22 @@ class DataConfig(Section):
     cache_dir: str | None = None
 
 
-class Adversary(Section):
-    """Patch discriminator with hinge loss for the decoder refinement."""
-
-    weight: float = Field(default=0.05, gt=0)
-    lr: float = Field(default=2e-4, gt=0)
-    width: int = Field(default=64, ge=8)
-    layers: int = Field(default=3, ge=1, le=5)
-    start_step: int = Field(default=0, ge=0)
-
-
-class AutoencoderTask(Section):
+class AutoencoderTask(ReconstructionTask):
     """Reconstruction of pictures (DC-AE, section 3.3).
 
     Attributes:
+        model: config keys of `AutoencoderDC`.
         phase: `reconstruction` trains everything on crops; `latent_adaptation` only the layers
             next to the latent at full resolution; `decoder_refinement` only the decoder.
-        crop: side of the random crops in pixels; none takes whole pictures.
-        crop_schedule: later crops as `[[step, crop, batch_size], ...]`; crop 0 means whole.
-        trainable: parameter-name prefixes that train; none takes the phase's own.
         white_background: probability of white behind transparent pixels, else a random colour.
-        square_weight: of the mean square error, which PSNR measures; late in a run it trades a
-            little sharpness of small errors for fewer large ones.
-        gradient_weight: of the L1 on finite differences.
-        perceptual_weight: of the multi-scale edge term.
-        latent_noise: standard deviation of noise added to the latent, in its own deviations.
-        adversary: the patch discriminator, or none.
+        evaluate_pictures: held-out pictures that are measured.
     """
 
     kind: Literal["autoencoder"] = "autoencoder"
     model: dict[str, Any]
     phase: Literal["reconstruction", "latent_adaptation", "decoder_refinement"] = "reconstruction"
-    crop: int | None = Field(default=128, ge=8)
-    crop_schedule: tuple[tuple[int, int, int], ...] = ()
-    trainable: tuple[str, ...] | None = None
     white_background: float = Field(default=0.5, ge=0, le=1)
-    square_weight: float = Field(default=0.0, ge=0)
-    gradient_weight: float = Field(default=0.5, ge=0)
-    perceptual_weight: float = Field(default=0.0, ge=0)
-    latent_noise: float = Field(default=0.0, ge=0)
-    adversary: Adversary | None = None
     evaluate_pictures: int = Field(default=160, ge=1)
-
-
-class TimeSampling(Section):
-    """Noise levels in training: `u = sigmoid(mean + std * n)`, then the shift.
-
-    `sigma = shift * u / (1 + (shift - 1) * u)` (SANA, section 3.4).
-    """
-
-    mean: float = 0.0
-    std: float = Field(default=1.0, gt=0)
-    shift: float = Field(default=1.0, gt=0)
 
 
 class Augment(Section):
@@ -251,54 +219,38 @@ class Control(Section):
     num_layers: int = Field(default=7, ge=1)
 
 
-class TextToImageTask(Section):
-    """Flow matching on cached latents and text features.
+class TextToImageTask(FlowTask):
+    """Pictures from text, with `SanaTransformer2DModel`.
 
     Attributes:
-        model: config keys of `SanaTransformer2DModel`; may be empty with `train.init_from`.
-        autoencoder: embedded name or folder of the autoencoder; none takes that of the pipeline
-            in `train.init_from`.
-        text_encoder: `smollm2`, or a folder with `text_encoder/` and `tokenizer/`; none takes the
-            pipeline's.
-        text_settings: `embedded`, `published`, or keys of `sana_like.text.TextSettings`; none
-            takes the pipeline's.
-        fit_text_input: start a new model's caption projection on text features of zero mean and
-            unit variance, and its text at full strength; see `text_features.fit_text_input`.
-        caption_dropout: probability of the empty caption (classifier-free guidance).
-        time: how noise levels are drawn.
         augment: latent variants.
         contrastive_weight: pushes the prediction away from another sample's target
             (contrastive flow matching); 0 is off.
         lora: train adapters instead of the weights of `train.init_from`.
         control: train a ControlNet for the weights of `train.init_from`.
-        sample_prompts, sample_steps, sample_guidance, sample_shift: of the sample sheet. The
-            exported scheduler has this shift.
         evaluate_pictures: measured of each part of the split.
         metric: by which the best checkpoint is chosen: `flow_loss` (mean over the parts of the
             split), `flow_loss_train`, `flow_loss_composition` or `flow_loss_held_out`.
     """
 
     kind: Literal["text_to_image"] = "text_to_image"
-    model: dict[str, Any] = {}
-    autoencoder: str | None = None
-    text_encoder: str | None = None
-    text_settings: Literal["embedded", "published"] | dict[str, Any] | None = None
-    fit_text_input: bool = False
-    caption_dropout: float = Field(default=0.1, ge=0, le=1)
-    time: TimeSampling = TimeSampling()
     augment: Augment = Augment()
     contrastive_weight: float = Field(default=0.0, ge=0, lt=1)
     lora: LoRA | None = None
     control: Control | None = None
-    sample_prompts: tuple[str, ...] = ()
-    sample_steps: int = Field(default=20, ge=1)
-    sample_guidance: float = Field(default=4.0, ge=1)
-    sample_shift: float = Field(default=1.0, gt=0)
     evaluate_pictures: int = Field(default=256, ge=1)
     metric: str = "flow_loss"
 
 
-Task = Annotated[AutoencoderTask | TextToImageTask, Field(discriminator="kind")]
+Task = Annotated[
+    AutoencoderTask
+    | TextToImageTask
+    | VideoAutoencoderTask
+    | TextToVideoTask
+    | FewStepPairsTask
+    | SelfForcingTask,
+    Field(discriminator="kind"),
+]
 
 
 class Recipe(Section):
@@ -311,16 +263,32 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Recipe:
-        task = self.task
+        task, start = self.task, self.train.init_from
+        if isinstance(task, AutoencoderTask | TextToImageTask):
+            self._needs_pictures()
+        elif self.data.source is None and self.data.clips is None:
+            raise ValueError("give data.source (pictures), data.clips, or both")
         if isinstance(task, TextToImageTask):
             if task.lora is not None and task.control is not None:
                 raise ValueError("task.lora and task.control exclude each other; train one")
             tuned = task.lora or task.control
-            if tuned is not None and self.train.init_from is None:
+            if tuned is not None and start is None:
                 raise ValueError(
                     "task.lora and task.control tune existing weights; give them in "
                     "train.init_from (an embedded name, a folder or a hub id)"
                 )
-            if not task.model and self.train.init_from is None:
-                raise ValueError("give task.model (a new model) or train.init_from (a tuned one)")
+        if isinstance(task, FewStepPairsTask | SelfForcingTask) and start is None:
+            raise ValueError(
+                f"a task of kind {task.kind} goes on from a model of the stage before; give its "
+                "folder in train.init_from"
+            )
+        begun = start or (task.image_model if isinstance(task, TextToVideoTask) else None)
+        if isinstance(task, TextToImageTask | TextToVideoTask) and not task.model and begun is None:
+            raise ValueError("give task.model (a new model) or train.init_from (a tuned one)")
         return self
+
+    def _needs_pictures(self) -> None:
+        if self.data.source is None:
+            raise ValueError("data.source is missing: a tar or folder of pictures, or a pack")
+        if self.data.clips is not None:
+            raise ValueError(f"data.clips is for tasks on clips, not for {self.task.kind}")

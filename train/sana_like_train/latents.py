@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from filelock import FileLock
 from torch import Tensor
 
 from sana_like.autoencoders.dc_ae import AutoencoderDC
-from sana_like_train.cache import fingerprint, read_tensors, tensors_hash, write_tensors
+from sana_like_train.cache import fingerprint, kept_tensor, tensors_hash
 from sana_like_train.config import Augment
 from sana_like_train.data.buckets import Size, fit_to_bucket
 from sana_like_train.data.records import Record
@@ -31,6 +30,8 @@ _ENCODE_PIXELS = 8 * 256 * 256
 class PackedLatents:
     """Scaled latents of N pictures with V variants each (the picture itself is variant 0).
 
+    Clips are held alike, with shapes `(Z, t, y, x)`.
+
     Attributes:
         flat: fp16, all latents end to end; picture by picture, variant by variant.
         offsets: `[N]`, where each picture's variant 0 starts.
@@ -39,7 +40,7 @@ class PackedLatents:
 
     flat: Tensor
     offsets: list[int]
-    shapes: list[tuple[int, int, int]]
+    shapes: list[tuple[int, ...]]
 
     def get(self, picture: int, variant: int = 0) -> Tensor:
         """`[Z, y, x]` fp32."""
@@ -86,18 +87,17 @@ def pack_latents(
     kind = transform.__qualname__ if transform else ""
     name = fingerprint(weights, scale, kind, variants, str(seed if augment.variants else 0), *names)
     path = folder / "latents" / f"{name}.safetensors"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"), torch.no_grad():
-        if not path.exists():
-            logger.info("encoding %d pictures into %s", len(records), path)
-            flat = _encode(records, sizes, autoencoder, augment, seed, half, transform)
-            write_tensors(path, {"flat": flat})
+
+    def encoded() -> Tensor:
+        return _encode(records, sizes, autoencoder, augment, seed, half, transform)
+
+    flat = kept_tensor(path, encoded, f"{len(records)} pictures")
     ratio = autoencoder.spatial_compression_ratio
     channels = autoencoder.config["latent_channels"]
-    shapes = [(channels, height // ratio, width // ratio) for height, width in sizes]
+    shapes: list[tuple[int, ...]] = [(channels, h // ratio, w // ratio) for h, w in sizes]
     lengths = np.array([math.prod(shape) * (1 + augment.variants) for shape in shapes])
     offsets = np.concatenate([[0], lengths.cumsum()])[:-1]
-    return PackedLatents(read_tensors(path)["flat"], offsets.tolist(), shapes)
+    return PackedLatents(flat, offsets.tolist(), shapes)
 
 
 def _encode(
@@ -128,15 +128,22 @@ def _encode(
                 latents = autoencoder.encode(pictures).latent * scale
             parts = latents.to("cpu", torch.float16).chunk(len(chosen))
             for i, part in zip(chosen, parts, strict=True):
-                done[i] = part.flatten()
+                done[i] = part
             count += len(chosen)
             if count // 500 != (count - len(chosen)) // 500:
                 logger.info("encoded %d of %d pictures", count, len(records))
-    flat = torch.cat(done)
+    return joined_finite(done, [record.key for record in records])
+
+
+def joined_finite(parts: Sequence[Tensor], keys: Sequence[str]) -> Tensor:
+    """Latents end to end.
+
+    Raises:
+        ValueError: some are not finite; names the first.
+    """
+    flat = torch.cat([part.flatten() for part in parts])
     if not bool(torch.isfinite(flat).all()):
-        bad = next(
-            r.key for r, part in zip(records, done, strict=True) if not part.isfinite().all()
-        )
+        bad = next(k for k, part in zip(keys, parts, strict=True) if not part.isfinite().all())
         raise ValueError(f"the autoencoder gives latents that are not finite, first for {bad!r}")
     return flat
 

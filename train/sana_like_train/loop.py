@@ -143,6 +143,7 @@ class Trainer:
         set_learning_rate(self.critic_optimizers, factor)
         keys: list[str] = []
         logs: dict[str, Tensor] = {}
+        trains = progress.step % self.task.objective_every == 0
         for micro in range(config.gradient_accumulation):
             position = Position(
                 progress.step,
@@ -155,42 +156,50 @@ class Trainer:
             batch = self.task.make_batch(position)
             keys += batch.keys
             last = micro == config.gradient_accumulation - 1
-            logs = self._micro_step(batch, last)
+            logs = self._micro_step(batch, last, trains)
             progress.micro += 1
             progress.samples += len(batch.keys) * position.world
-        norm = self._clipped(self.objective)
-        if norm is not None:
-            logs["grad_norm"] = norm
-            if not torch.isfinite(norm):
-                raise NonFiniteLossError(
-                    f"gradient norm is {float(norm)} at step {progress.step}; samples: "
-                    f"{', '.join(keys)}; lower train.lr or look at these samples"
-                )
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        if trains:
+            logs.update(self._update_objective(keys))
         if self.critic is not None:
             self._clipped(self.critic)
             for optimizer in self.critic_optimizers:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-        if self.ema:
-            self.ema.update(self.task.exported)
         logs["lr"] = torch.tensor(config.lr * factor)
         progress.step += 1
         return logs
 
-    def _micro_step(self, batch: Batch, last: bool) -> dict[str, Tensor]:
+    def _update_objective(self, keys: list[str]) -> dict[str, Tensor]:
+        """One step of the objective's optimisers and of the average; gives values to log."""
+        logs = {}
+        norm = self._clipped(self.objective)
+        if norm is not None:
+            logs["grad_norm"] = norm
+            if not torch.isfinite(norm):
+                raise NonFiniteLossError(
+                    f"gradient norm is {float(norm)} at step {self.progress.step}; samples: "
+                    f"{', '.join(keys)}; lower train.lr or look at these samples"
+                )
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        if self.ema:
+            self.ema.update(self.task.exported)
+        return logs
+
+    def _micro_step(self, batch: Batch, last: bool, trains: bool) -> dict[str, Tensor]:
         tensors = {key: value.to(self.device) for key, value in batch.tensors.items()}
         parts = self.config.gradient_accumulation
         with self._synchronised(self.objective, last):
             if self.task.critic is not None:
                 self.task.critic.requires_grad_(False)
-            with self._autocast():
+            with self._autocast(), torch.set_grad_enabled(trains):
                 out = self.objective(tensors)
             _check_finite(out, batch.keys, self.progress.step)
-            self.accelerator.backward(out["loss"] / parts)
-        logs = {"loss": out["loss"].detach(), **out["logs"]}
+            if trains:
+                self.accelerator.backward(out["loss"] / parts)
+        logs = {"loss": out["loss"].detach(), **out["logs"]} if trains else {}
         if self.critic is not None and self.task.critic is not None:
             self.task.critic.requires_grad_(True)
             with self._synchronised(self.critic, last):

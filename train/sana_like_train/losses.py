@@ -24,6 +24,17 @@ def gradient_l1(error: Tensor) -> Tensor:
     return 0.5 * (along_y + along_x)
 
 
+def temporal_l1(error: Tensor) -> Tensor:
+    """Mean absolute change of the error from frame to frame: penalises flicker and lost motion.
+
+    Args:
+        error: of clips, `[B, 3, T, Y, X]`; one frame has no change, and no loss.
+    """
+    if error.shape[2] < 2:
+        return error.new_zeros(len(error))
+    return error.diff(dim=2).abs().mean((1, 2, 3, 4))
+
+
 def structural_dissimilarity(first: Tensor, second: Tensor, scales: int = 2) -> Tensor:
     """`1 - SSIM` with a 7x7 box window, averaged over scales (Wang et al. 2004).
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
@@ -23,6 +24,14 @@ def to_image(sheet: Tensor) -> Image.Image:
     """`[3, Y, X]` in [-1, 1] to a picture."""
     pixels = ((sheet.float().clamp(-1, 1) + 1) * 127.5).round().byte()
     return Image.fromarray(np.ascontiguousarray(pixels.movedim(0, -1).cpu().numpy()))
+
+
+def sheet(pictures: Tensor, columns: int) -> Tensor:
+    """Pictures `[N, 3, Y, X]` in rows, white where one is missing, as one `[3, Y', X']`."""
+    missing = -len(pictures) % columns
+    padded = torch.cat([pictures, torch.ones(missing, *pictures.shape[1:])])
+    rows = [torch.cat(list(row), dim=2) for row in padded.split(columns)]
+    return torch.cat(rows, dim=1)
 
 
 class Reporter:

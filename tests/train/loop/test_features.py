@@ -12,12 +12,13 @@ from sana_like import AutoencoderDC, SanaTransformer2DModel
 from sana_like_train import latents as latents_module
 from sana_like_train.cache import picture_array, square_rgba
 from sana_like_train.components import load_text_encoder
-from sana_like_train.config import Augment, TextToImageTask, TimeSampling
+from sana_like_train.config import Augment, TextToImageTask
 from sana_like_train.data.records import load_records
 from sana_like_train.latents import moved, pack_latents
+from sana_like_train.reporting import sheet
+from sana_like_train.sections import TimeSampling
 from sana_like_train.tasks.base import Position, SampleOrder, derived_seed
 from sana_like_train.tasks.flow_matching import sample_sigmas
-from sana_like_train.tasks.text_to_image import sheet
 from sana_like_train.text_features import PackedText, fit_text_input, pack_texts
 
 

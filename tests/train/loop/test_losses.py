@@ -15,11 +15,8 @@ from sana_like_train.losses import (
     pixel_square,
     structural_dissimilarity,
 )
-from sana_like_train.tasks.autoencoder import (
-    CriticObjective,
-    ReconstructionObjective,
-    on_background,
-)
+from sana_like_train.tasks.autoencoder import on_background
+from sana_like_train.tasks.reconstruction import CriticObjective, ReconstructionObjective
 
 
 def test_losses_are_per_sample_means() -> None:

@@ -10,21 +10,23 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sana_like.autoencoders.dc_ae import AutoencoderDC
 from sana_like_train.cache import cache_folder, picture_array
 from sana_like_train.config import AutoencoderTask, Recipe
 from sana_like_train.data.records import Record
-from sana_like_train.losses import (
-    PatchDiscriminator,
-    gradient_l1,
-    hinge_discriminator,
-    pixel_l1,
-    pixel_square,
-    structural_dissimilarity,
-)
+from sana_like_train.losses import PatchDiscriminator
 from sana_like_train.tasks.base import Batch, Position, SampleOrder, TrainingTask, derived_seed
+from sana_like_train.tasks.reconstruction import (
+    CriticObjective,
+    ReconstructionObjective,
+    Spread,
+    adversarial_at,
+    crop_stage,
+    decibels,
+    train_only,
+)
 from sana_like_train.tasks.selection import evenly, select_records
 
 logger = logging.getLogger(__name__)
@@ -42,73 +44,6 @@ def on_background(rgba: Tensor, colours: Tensor) -> Tensor:
     behind = colours[:, None, None, :]
     mixed = behind + (colour - behind) * alpha  # [B, Y, X, 3]
     return mixed.mul_(2).sub_(1).permute(0, 3, 1, 2)
-
-
-class ReconstructionObjective(nn.Module):
-    """Loss of an autoencoder on a batch of pictures.
-
-    Args:
-        model: the autoencoder.
-        config: weights of the terms.
-        critic: the discriminator that judges reconstructions, or none. It is not a sub-module:
-            its weights have their own optimiser.
-    """
-
-    def __init__(
-        self, model: AutoencoderDC, config: AutoencoderTask, critic: PatchDiscriminator | None
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self.config = config
-        self._critic = [critic] if critic else []
-
-    def forward(self, batch: dict[str, Tensor]) -> dict[str, Any]:
-        """`pictures [B, 3, Y, X]`, `adversarial` scalar 0 or 1, to the loop's dictionary."""
-        target = batch["pictures"]
-        latent = self.model.encode(target).latent
-        if self.config.latent_noise and self.training:
-            spread = latent.detach().float().std()
-            latent = latent + torch.randn_like(latent) * (self.config.latent_noise * spread)
-        output = self.model.decode(latent).sample.float()
-        error = output - target
-        l1 = pixel_l1(error)
-        per_sample = l1
-        logs = {"l1": l1.mean().detach()}
-        if self.config.square_weight:
-            square = pixel_square(error)
-            per_sample = per_sample + self.config.square_weight * square
-            logs["square"] = square.mean().detach()
-        if self.config.gradient_weight:
-            edges = gradient_l1(error)
-            per_sample = per_sample + self.config.gradient_weight * edges
-            logs["gradient"] = edges.mean().detach()
-        if self.config.perceptual_weight:
-            structure = structural_dissimilarity(output, target)
-            per_sample = per_sample + self.config.perceptual_weight * structure
-            logs["structure"] = structure.mean().detach()
-        carry = {}
-        for critic in self._critic:
-            fooled = -critic(output).float().flatten(1).mean(1)
-            weight = self.config.adversary.weight if self.config.adversary else 0.0
-            per_sample = per_sample + weight * batch["adversarial"] * fooled
-            logs["fooled"] = fooled.mean().detach()
-            carry = {"real": target, "fake": output.detach()}
-        return {"loss": per_sample.mean(), "per_sample": per_sample, "logs": logs, "carry": carry}
-
-
-class CriticObjective(nn.Module):
-    """Hinge loss of the discriminator on real pictures and their reconstructions."""
-
-    def __init__(self, critic: PatchDiscriminator) -> None:
-        super().__init__()
-        self.critic = critic
-
-    def forward(self, carry: dict[str, Tensor]) -> dict[str, Any]:
-        """`real`, `fake` `[B, 3, Y, X]`, to the loop's dictionary."""
-        real, fake = self.critic(carry["real"]).float(), self.critic(carry["fake"]).float()
-        per_sample = hinge_discriminator(real, fake)
-        loss = per_sample.mean()
-        return {"loss": loss, "per_sample": per_sample, "logs": {"critic": loss.detach()}}
 
 
 class AutoencoderTraining(TrainingTask):
@@ -134,7 +69,7 @@ class AutoencoderTraining(TrainingTask):
         self.held_out_pictures = picture_array(held_out, self.side, folder)
         self.order = SampleOrder(len(train), self.seed)
         self.exported = model.train()
-        self._choose_trainable(model)
+        train_only(model, self._trainable(model))
         discriminator = None
         if config.adversary:
             discriminator = PatchDiscriminator(config.adversary.width, config.adversary.layers)
@@ -144,34 +79,24 @@ class AutoencoderTraining(TrainingTask):
         model.to(memory_format=torch.channels_last)
         logger.info("%d pictures to train on, %d held out", len(train), len(held_out))
 
-    def _choose_trainable(self, model: AutoencoderDC) -> None:
-        prefixes = self.config.trainable
+    def _trainable(self, model: AutoencoderDC) -> tuple[str, ...]:
+        if self.config.trainable is not None:
+            return self.config.trainable
         last = len(model.config.encoder_block_out_channels) - 1
-        if prefixes is None:
-            prefixes = {
-                "reconstruction": ("encoder", "decoder"),
-                "latent_adaptation": (
-                    f"encoder.down_blocks.{last}",
-                    "encoder.conv_out",
-                    "decoder.conv_in",
-                    f"decoder.up_blocks.{last}",
-                ),
-                "decoder_refinement": ("decoder",),
-            }[self.config.phase]
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(any(f"{name}.".startswith(f"{p}.") for p in prefixes))
-
-    def _stage(self, step: int) -> tuple[int, int]:
-        """Crop side and batch size at a step."""
-        crop, batch_size = self.config.crop or self.side, self.default_batch
-        for start, later_crop, later_batch in self.config.crop_schedule:
-            if step >= start:
-                crop, batch_size = later_crop or self.side, later_batch
-        return min(crop, self.side), batch_size
+        return {
+            "reconstruction": ("encoder", "decoder"),
+            "latent_adaptation": (
+                f"encoder.down_blocks.{last}",
+                "encoder.conv_out",
+                "decoder.conv_in",
+                f"decoder.up_blocks.{last}",
+            ),
+            "decoder_refinement": ("decoder",),
+        }[self.config.phase]
 
     def make_batch(self, position: Position) -> Batch:
         """Random crops of random pictures on white or on a random colour."""
-        crop, batch_size = self._stage(position.step)
+        crop, batch_size = crop_stage(self.config, position.step, self.side, self.default_batch)
         seed = derived_seed(self.seed, "crops", position.micro, position.rank)
         rng = np.random.default_rng(seed)
         indices = self.order.indices(position, batch_size)
@@ -183,10 +108,9 @@ class AutoencoderTraining(TrainingTask):
         colours = rng.random((batch_size, 3), dtype=np.float32)
         colours[rng.random(batch_size) < self.config.white_background] = 1.0
         pictures = on_background(torch.from_numpy(np.stack(parts)), torch.from_numpy(colours))
-        start = self.config.adversary.start_step if self.config.adversary else 0
-        adversarial = torch.tensor(float(position.step >= start))
         keys = [self.keys[index] for index in indices]
-        return Batch(keys, {"pictures": pictures, "adversarial": adversarial})
+        tensors = {"pictures": pictures, "adversarial": adversarial_at(self.config, position.step)}
+        return Batch(keys, tensors)
 
     def evaluate(self, device: torch.device) -> dict[str, float]:
         """PSNR in dB per picture on held-out ones: on white, on random colours, per style."""
@@ -206,9 +130,7 @@ class AutoencoderTraining(TrainingTask):
         for start in range(0, len(colours), _MEASURE_BATCH):
             part = slice(start, start + _MEASURE_BATCH)
             target = self._held_out(part, colours).to(device)
-            error = self._reconstruct(target) - target
-            mse = error.square().mean((1, 2, 3)).clamp_min(1e-10)
-            values += (10 * torch.log10(4 / mse)).tolist()
+            values += decibels(self._reconstruct(target), target).tolist()
         return values
 
     def _held_out(self, part: slice, colours: NDArray[np.float32]) -> Tensor:
@@ -238,15 +160,12 @@ class AutoencoderTraining(TrainingTask):
         """Standard deviation of the latents of `count` training pictures on white."""
         chosen = np.linspace(0, len(self.keys) - 1, min(count, len(self.keys))).astype(int)
         device = next(self.exported.parameters()).device
-        total, squares, number = 0.0, 0.0, 0
+        spread = Spread()
         for start in range(0, len(chosen), _MEASURE_BATCH):
             rgba = torch.from_numpy(np.array(self.pictures[chosen[start : start + _MEASURE_BATCH]]))
             white = on_background(rgba, torch.ones(len(rgba), 3)).to(device)
-            latent = self.exported.encode(white).latent.double()
-            total += float(latent.sum())
-            squares += float(latent.square().sum())
-            number += latent.numel()
-        return (squares / number - (total / number) ** 2) ** 0.5
+            spread.add(self.exported.encode(white).latent)
+        return spread.value
 
     def export(self, folder: Path, *, int8: bool = False) -> None:
         """Writes the model with the `scaling_factor` that gives its latents unit variance."""

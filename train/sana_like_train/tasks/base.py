@@ -79,10 +79,12 @@ class TrainingTask(ABC):
 
     Attributes:
         objective: module whose `forward(batch.tensors)` gives `{"loss": scalar,
-            "per_sample": [B], "logs": {name: scalar}, "carry": {name: tensor}}`; all trained
+            "per_sample": [B], "logs": {name: scalar}, "carry": {name: value}}`; all trained
             weights are its parameters that require a gradient.
+        objective_every: it is trained in every so many-th step, from the first on, and called
+            without gradients in the others, in which the critic alone is trained.
         exported: module inside it whose weights are averaged, sampled from and exported.
-        critic: second module, trained on the objective's detached `carry` by its own optimiser,
+        critic: second module, trained on what the objective's `carry` holds by its own optimiser,
             or none.
         critic_lr: its peak learning rate.
         metric: name among the held-out measures by which the best checkpoint is chosen.
@@ -93,6 +95,7 @@ class TrainingTask(ABC):
     exported: Any  # one of our models; attributes of modules are untyped
     critic: nn.Module | None = None
     critic_lr: float = 0.0
+    objective_every: int = 1
     metric: str
     higher_is_better: bool
 

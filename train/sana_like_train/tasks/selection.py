@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from sana_like_train.config import ConfigError, DataConfig
 from sana_like_train.data.captions import Caption
 from sana_like_train.data.packs import PACKS, find_pack
 from sana_like_train.data.records import Record, load_records
-from sana_like_train.data.split import load_split
+from sana_like_train.data.split import Split, load_split
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ def select_records(config: DataConfig) -> Parts:
     Raises:
         ConfigError: nothing is left to train on.
     """
+    assert config.source is not None  # checked with the recipe
     source = find_pack(config.source) if config.source in PACKS else config.source
     records = load_records(source)
     if config.caption is not None:
@@ -33,14 +37,8 @@ def select_records(config: DataConfig) -> Parts:
         records = [r if r.captions else replace(r, captions=given) for r in records]
     if config.styles is not None:
         records = [record for record in records if record.style in config.styles]
-    parts = Parts(records, [], [])
-    if config.split is not None:
-        split = load_split(config.split)
-        parts = Parts(
-            split.records(records, "train", selected=config.selected),
-            split.records(records, "composition", selected=config.selected),
-            split.records(records, "held_out", selected=config.selected),
-        )
+    split = None if config.split is None else load_split(config.split)
+    parts = split_records(records, split, selected=config.selected)
     if not parts.train:
         raise ConfigError(
             f"data: no record of {config.source} is left to train on; check data.styles, "
@@ -49,8 +47,19 @@ def select_records(config: DataConfig) -> Parts:
     return parts
 
 
-def evenly(records: list[Record], count: int) -> list[Record]:
-    """At most `count` records, evenly spaced."""
+def split_records(records: list[Record], split: Split | None, *, selected: bool) -> Parts:
+    """Records by the part of the split that they are in; without one all are trained on."""
+    if split is None:
+        return Parts(records, [], [])
+    return Parts(
+        split.records(records, "train", selected=selected),
+        split.records(records, "composition", selected=selected),
+        split.records(records, "held_out", selected=selected),
+    )
+
+
+def evenly(records: list[Item], count: int) -> list[Item]:
+    """At most `count` of them, evenly spaced."""
     if len(records) <= count:
         return records
     return [records[index * len(records) // count] for index in range(count)]

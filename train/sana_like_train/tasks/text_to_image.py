@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sana_like.schedulers.flow import add_noise, euler_update, make_sigmas
+from sana_like.schedulers.flow import make_sigmas
 from sana_like_train.cache import cache_folder
 from sana_like_train.components import load_autoencoder, load_text_encoder, pipeline_index
 from sana_like_train.config import ConfigError, Recipe, TextToImageTask
@@ -20,13 +19,20 @@ from sana_like_train.data.buckets import BucketBatchSampler, make_buckets, neare
 from sana_like_train.data.captions import choose_caption
 from sana_like_train.data.records import Record
 from sana_like_train.latents import PackedLatents, pack_latents
+from sana_like_train.reporting import sheet
 from sana_like_train.tasks.base import Batch, Position, TrainingTask, derived_seed
-from sana_like_train.tasks.flow_matching import FlowMatchingObjective, sample_sigmas
+from sana_like_train.tasks.flow_matching import (
+    FlowMatchingObjective,
+    fixed_noise,
+    guide,
+    measured_losses,
+    sample_flow,
+    sample_sigmas,
+)
 from sana_like_train.tasks.selection import evenly, select_records
 from sana_like_train.text_features import fit_text_input, pack_texts
 
 _MEASURE_BATCH = 32
-_MEASURE_SIGMAS = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
 _COLUMNS = 8
 
 
@@ -189,20 +195,14 @@ class TextToImageTraining(TrainingTask):
 
     def _losses(self, name: str, chosen: list[int], device: torch.device) -> list[float]:
         """Losses of some pictures of a part at every level; noise depends on the picture alone."""
-        x0 = self.measured_latents[name].stack(chosen).to(device)
-        control = None
-        if name in self.measured_controls:
-            control = self.measured_controls[name].stack(chosen).to(device)
         texts = [self.measured[name][index].captions[0].text for index in chosen]
-        embeds, mask = (tensor.to(device) for tensor in self.text.batch(texts))
-        losses: list[float] = []
-        for level, sigma in enumerate(_MEASURE_SIGMAS):
-            noise = _noise(x0.shape[1:], [(index, level) for index in chosen]).to(device)
-            sigmas = torch.full((len(chosen),), sigma, device=device)
-            noisy = add_noise(x0, noise, sigma)
-            output = self.objective.predict(noisy, sigmas, embeds, mask, control)
-            losses += (output - (noise - x0)).square().mean((1, 2, 3)).tolist()
-        return losses
+        embeds, mask = self.text.batch(texts)
+        latents = self.measured_latents[name].stack(chosen)
+        batch = {"latents": latents, "text": embeds, "text_mask": mask}
+        if name in self.measured_controls:
+            batch["control"] = self.measured_controls[name].stack(chosen)
+        on_device = {key: tensor.to(device) for key, tensor in batch.items()}
+        return measured_losses(self.objective, on_device, chosen)
 
     def sample_sheet(self, device: torch.device) -> Tensor:
         """Pictures of the sample prompts (or of some captions), eight in a row, Euler steps.
@@ -218,16 +218,17 @@ class TextToImageTraining(TrainingTask):
             control = self.measured_controls["train"].stack(alike).repeat(2, 1, 1, 1).to(device)
         elif config.sample_prompts:
             prompts = list(config.sample_prompts)
-        x = _noise(shape, [(index,) for index in range(len(prompts))]).to(device)
+        noise = fixed_noise(shape, [(index,) for index in range(len(prompts))]).to(device)
         both = self.text.batch([""] * len(prompts) + prompts)
         embeds, mask = (tensor.to(device) for tensor in both)
-        sigmas = make_sigmas(config.sample_steps, shift=config.sample_shift, grid="nvlabs")
-        for sigma, sigma_next in pairwise(sigmas.tolist()):
+
+        def velocity(x: Tensor, sigma: float) -> Tensor:
             levels = torch.full((len(embeds),), sigma, device=device)
             output = self.objective.predict(torch.cat([x, x]), levels, embeds, mask, control)
-            empty, full = output.chunk(2)
-            velocity = empty + config.sample_guidance * (full - empty)
-            x = euler_update(x, velocity, sigma, sigma_next)
+            return guide(output, config.sample_guidance)
+
+        sigmas = make_sigmas(config.sample_steps, shift=config.sample_shift, grid="nvlabs")
+        x = sample_flow(velocity, noise, sigmas.tolist())
         decoded = self.autoencoder.decode(x / self.autoencoder.config.scaling_factor).sample
         return sheet(decoded.float().clamp(-1, 1).cpu(), _COLUMNS)
 
@@ -236,23 +237,3 @@ class TextToImageTraining(TrainingTask):
         from sana_like_train.exporting import export_text_to_image
 
         export_text_to_image(self, folder, int8=int8)
-
-
-def sheet(pictures: Tensor, columns: int) -> Tensor:
-    """Pictures `[N, 3, Y, X]` in rows, white where one is missing."""
-    missing = -len(pictures) % columns
-    padded = torch.cat([pictures, torch.ones(missing, *pictures.shape[1:])])
-    rows = [torch.cat(list(row), dim=2) for row in padded.split(columns)]
-    return torch.cat(rows, dim=1)
-
-
-def _noise(shape: tuple[int, ...], counters: list[tuple[int, ...]]) -> Tensor:
-    """Noise of fixed measures and samples, one draw for each tuple of counters."""
-    return torch.stack(
-        [
-            torch.randn(
-                shape, generator=torch.Generator().manual_seed(derived_seed(0, "measure", *some))
-            )
-            for some in counters
-        ]
-    )
