@@ -73,6 +73,10 @@ class Muon(Optimizer):
         lr: learning rate.
         momentum: Nesterov momentum.
         weight_decay: decoupled, as in AdamW.
+        fixed_norm: move each weight on the sphere of its own Frobenius norm, by the fraction `lr`
+            of it per step. Where a norm follows, the loss does not depend on that scale, and
+            nothing else keeps it from growing until the residual branches beside it count for
+            nothing. A weight that starts at zero stays there.
 
     Raises:
         ValueError: a parameter of fewer than two dimensions.
@@ -84,8 +88,15 @@ class Muon(Optimizer):
         lr: float,
         momentum: float = 0.95,
         weight_decay: float = 0.0,
+        fixed_norm: bool = False,
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "fixed_norm": fixed_norm,
+        }
+        super().__init__(params, defaults)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.ndim < 2:
@@ -120,10 +131,16 @@ class Muon(Optimizer):
         count = len(parameters) * _blocks(shape)
         stacked = torch.stack(nesterov).reshape(count, -1, shape[1:].numel())  # [K, R, S]
         update = orthogonalize(stacked).reshape(-1, *shape)
+        before = torch._foreach_norm(parameters)
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        scale = 0.2 * math.sqrt(max(stacked.shape[1:]))
-        torch._foreach_add_(parameters, list(update), alpha=-group["lr"] * scale)
+        if not group["fixed_norm"]:
+            scale = 0.2 * math.sqrt(max(stacked.shape[1:]))
+            torch._foreach_add_(parameters, list(update), alpha=-group["lr"] * scale)
+            return
+        for parameter, norm, direction in zip(parameters, before, update, strict=True):
+            parameter.add_(direction * (norm / direction.norm()), alpha=-group["lr"])
+            parameter.mul_(norm / parameter.norm().clamp_min(1e-12))
 
 
 def _is_muons(name: str, parameter: Tensor, excluded: Iterable[str]) -> bool:
@@ -169,7 +186,7 @@ def build_optimizers(module: nn.Module, config: OptimizerConfig, lr: float) -> l
     if muon:
         peak = lr * config.muon_lr_scale
         group = {"params": muon, "weight_decay": config.weight_decay, "peak_lr": peak}
-        optimizers.append(Muon([group], lr=peak, momentum=config.momentum))
+        optimizers.append(Muon([group], peak, config.momentum, fixed_norm=config.muon_fixed_norm))
     return optimizers
 
 

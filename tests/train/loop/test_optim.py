@@ -92,6 +92,20 @@ def test_muon_takes_a_kernel_as_the_matrix_of_its_window() -> None:
     assert torch.equal(kernel.detach().flatten(1), matrix.detach())
 
 
+def test_muon_can_keep_the_norm_of_a_weight() -> None:
+    torch.manual_seed(5)
+    weights = [nn.Parameter(torch.randn(6, 9)), nn.Parameter(torch.randn(6, 2, 3, 3))]
+    before = [w.detach().clone() for w in weights]
+    optimizer = Muon(weights, lr=0.3, weight_decay=0.1, fixed_norm=True)
+    for _ in range(5):
+        for weight in weights:
+            weight.grad = torch.randn_like(weight)
+        optimizer.step()
+    for weight, old in zip(weights, before, strict=True):
+        assert weight.norm().item() == pytest.approx(old.norm().item(), rel=1e-5)
+        assert not torch.allclose(weight, old, atol=0.1)
+
+
 def test_muon_orthogonalises_large_kernels_in_blocks_of_rows() -> None:
     torch.manual_seed(4)
     whole = nn.Parameter(torch.zeros(1024, 64, 3, 3))
