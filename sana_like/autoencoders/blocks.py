@@ -193,7 +193,8 @@ class MultiscaleLinearAttention(nn.Module):
         parts = out.flatten(1, 2).split(width, dim=-1)
         for scale, part in zip(scales, parts, strict=True):
             heads = part.unflatten(-1, (-1, self.head_dim))
-            linear_attention_inference(*self._groups(scale), eps=1e-15, out=heads)
+            query, key, value = self._groups(scale)
+            linear_attention_inference(query, key, value, eps=1e-15, out=heads)
         return out
 
     def _groups(self, scales: Tensor) -> tuple[Tensor, ...]:

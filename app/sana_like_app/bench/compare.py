@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sana_like_app.bench.memory import watching
-from sana_like_app.bench.works import Work
+from sana_like_app.bench.works import Work, compiled
 
 # How much more than diffusers' own a rounding error in half precision may be.
 FARTHER = 1.2
@@ -41,8 +41,9 @@ class Row:
         work, dtype: which.
         error, limit: relative RMS of our result, to diffusers' in fp32, and what is allowed.
         their_error: of diffusers itself; 0 in fp32, where it is the reference.
-        ours, theirs, compiled: medians; `None` where numbers were wrong, or not asked for.
-        compile_seconds: of the first compiled call.
+        ours, theirs: medians; `None` where numbers were wrong.
+        ours_compiled, theirs_compiled: the same under `torch.compile`, where asked for.
+        compile_seconds: of the first compiled call, by side.
         products: share of our time that is matrix products and convolutions.
         our_peak, their_peak: highest memory, where the system tells.
         target: times faster that are aimed at.
@@ -56,8 +57,9 @@ class Row:
     their_error: float = 0.0
     ours: float | None = None
     theirs: float | None = None
-    compiled: float | None = None
-    compile_seconds: float | None = None
+    ours_compiled: float | None = None
+    theirs_compiled: float | None = None
+    compile_seconds: dict[str, float] = field(default_factory=dict)
     products: float | None = None
     our_peak: int | None = None
     their_peak: int | None = None
@@ -73,7 +75,9 @@ class Row:
     @property
     def compiled_ratio(self) -> float | None:
         """How many times faster than diffusers compiled."""
-        return None if self.ours is None or self.compiled is None else self.compiled / self.ours
+        if self.ours is None or self.theirs_compiled is None:
+            return None
+        return self.theirs_compiled / self.ours
 
     def record(self) -> dict[str, Any]:
         """As plain values, for JSON."""
@@ -88,7 +92,7 @@ class Plan:
         dtypes: one row each.
         device: where.
         repeats: runs in each of the two visits.
-        compiled: whether diffusers compiled is measured too.
+        compiled: whether both are measured under the compiler too.
         around: entered around the runs that count, to keep other work off the machine.
     """
 
@@ -134,7 +138,7 @@ def _checked(work: Work, dtype: torch.dtype, exact: Tensor) -> Row:
 def _measure(work: Work, plan: Plan, row: Row) -> None:
     calls: dict[str, Callable[[], Tensor]] = {"theirs": work.give_theirs, "ours": work.give_ours}
     if plan.compiled:
-        calls = {"theirs": calls["theirs"], **_compiled(work, row), "ours": calls["ours"]}
+        calls |= _compiled(work, row)
     names = list(calls)
     with plan.around():
         for name in [*names, *reversed(names)]:
@@ -142,23 +146,27 @@ def _measure(work: Work, plan: Plan, row: Row) -> None:
                 row.runs.setdefault(name, []).extend(
                     seconds(calls[name], plan.device) for _ in range(plan.repeats)
                 )
-            if name != "compiled":
-                side = "our_peak" if name == "ours" else "their_peak"
-                highest = [x for x in (getattr(row, side), peak.total) if x is not None]
-                setattr(row, side, max(highest, default=None))
+            side = {"ours": "our_peak", "theirs": "their_peak"}.get(name)
+            if side is not None and peak.total is not None:
+                setattr(row, side, max(getattr(row, side) or 0, peak.total))
         row.products = products_share(work.give_ours, plan.device)
     for name, runs in row.runs.items():
         setattr(row, name, statistics.median(runs))
 
 
 def _compiled(work: Work, row: Row) -> dict[str, Callable[[], Tensor]]:
-    """diffusers under the compiler, after its first call."""
-    model = torch.compile(work.theirs)
-    start = time.perf_counter()
-    work.give_theirs(model)
-    row.compile_seconds = time.perf_counter() - start
-    work.give_theirs(model)
-    return {"compiled": lambda: work.give_theirs(model)}
+    """Both sides under the compiler, after their first calls."""
+    theirs, ours = compiled(work.theirs), compiled(work.ours)
+    calls = {
+        "theirs_compiled": lambda: work.give_theirs(theirs),
+        "ours_compiled": lambda: work.give_ours(ours),
+    }
+    for name, call in calls.items():
+        start = time.perf_counter()
+        call()
+        row.compile_seconds[name] = time.perf_counter() - start
+        call()
+    return calls
 
 
 def seconds(call: Callable[[], Any], device: torch.device) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sana_like_app.bench.works import Inputs, Work, autoencoder, share, text_inputs, transformer
+from sana_like_app.bench.works import Inputs, Work, autoencoder, text_inputs, transformer
 
 CODEC = "dc-ae-f32c32-sana-1.1"
 
@@ -52,16 +53,14 @@ def block(preset: str, size: int, tokens: int, device: torch.device) -> Work:
 
 def layers(preset: str, size: int, device: torch.device) -> Iterator[Callable[[], Work]]:
     """Makers of works, one for each kind of layer, at the sizes of a picture of `size` pixels."""
-    yield lambda: _attention(preset, size, device)
-    yield lambda: _feed_forward(preset, size, device)
+    yield partial(_attention, preset, size, device)
+    yield partial(_feed_forward, preset, size, device)
     for name, stage, index, side in (
         ("residual block", 0, 1, size),
         ("doubling", 0, 0, size // 2),
         ("EfficientViT block", 3, 1, size // 8),
     ):
-        yield lambda name=name, stage=stage, index=index, side=side: _of_decoder(
-            name, stage, index, side, device
-        )
+        yield partial(_of_decoder, name, stage, index, side, device)
 
 
 def _attention(preset: str, size: int, device: torch.device) -> Work:
@@ -105,8 +104,6 @@ def _of_decoder(name: str, stage: int, index: int, side: int, device: torch.devi
     """A layer of the decoder; ours takes channels last, theirs channels first."""
     whole = autoencoder(CODEC, 512, "decode", device)
     ours, theirs = (m.decoder.up_blocks[stage][index] for m in (whole.ours, whole.theirs))
-    kept: tuple[nn.Module, nn.Module] = (ours, theirs)
-    share(*kept)
     channels = whole.ours.config.decoder_block_out_channels[stage + (name == "doubling")]
     planes = torch.randn(1, channels, side, side, device=device)
     last = planes.permute(0, 2, 3, 1).contiguous()

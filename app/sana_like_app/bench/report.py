@@ -47,19 +47,23 @@ def print_rows(rows: Sequence[Row], facts: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(title="diffusers against sana_like, same weights, A-B-B-A")
-    columns = ["work", "dtype", "diffusers s", "compiled s", "ours s", "faster", "aim"]
+    columns = ["work", "dtype", "diffusers s", "ours s", "faster", "aim"]
+    if any(row.theirs_compiled for row in rows):
+        columns += ["diffusers compiled s", "ours compiled s"]
     for name in [*columns, "products", "peak MB theirs", "peak MB ours", "error"]:
         table.add_column(name, justify="left" if name in {"work", "dtype"} else "right")
     for row in rows:
         end = row.refused or f"{row.error:.1e}"
+        compiled = [_number(x, "{:.3f}") for x in (row.theirs_compiled, row.ours_compiled)]
+        compiled = compiled if "ours compiled s" in columns else []
         table.add_row(
             row.work,
             row.dtype,
             _number(row.theirs, "{:.3f}"),
-            _number(row.compiled, "{:.3f}"),
             _number(row.ours, "{:.3f}"),
             _number(row.ratio, "{:.2f}x"),
             _number(row.target, "{:.1f}x"),
+            *compiled,
             _number(row.products, "{:.0%}"),
             _number(row.their_peak, "{:.0f}", 2**-20),
             _number(row.our_peak, "{:.0f}", 2**-20),

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,8 +53,7 @@ def scaling(
     with around():
         times = [
             statistics.median(
-                seconds(lambda latent=latent: model(latent, context, 500.0), device)
-                for _ in range(repeats)
+                seconds(partial(model, latent, context, 500.0), device) for _ in range(repeats)
             )
             for latent in latents
         ]

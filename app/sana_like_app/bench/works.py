@@ -38,8 +38,8 @@ class Work:
     """
 
     name: str
-    ours: nn.Module
-    theirs: nn.Module
+    ours: Any
+    theirs: Any
     inputs: Inputs
     run_ours: Run
     run_theirs: Run
@@ -62,9 +62,9 @@ class Work:
         if self.prepare is not None:
             self._cast_inputs |= self.prepare(self.ours, self._cast_inputs)
 
-    def give_ours(self) -> Tensor:
-        """Our result."""
-        return self.run_ours(self.ours, self._cast_inputs)
+    def give_ours(self, model: nn.Module | None = None) -> Tensor:
+        """Our result, or that of another `model` in its place."""
+        return self.run_ours(model or self.ours, self._cast_inputs)
 
     def give_theirs(self, model: nn.Module | None = None) -> Tensor:
         """diffusers' result, or that of another `model` in its place."""
@@ -86,6 +86,18 @@ def pair(ours: type[Any], theirs: type[Any], config: dict[str, Any], device: tor
         model = ours(**config)
     share(model, reference)
     return model, reference
+
+
+def compiled(model: Any) -> nn.Module:
+    """A second model on the same tensors whose large parts are compiled, each by itself."""
+    if not hasattr(model, "config"):
+        return torch.compile(model)  # type: ignore[return-value]
+    with torch.device("meta"):
+        other = type(model)(**model.config)
+    share(other, model)
+    for part in getattr(other, "transformer_blocks", None) or (other.encoder, other.decoder):
+        part.compile()
+    return other
 
 
 def text_inputs(width: int, tokens: int, device: torch.device) -> Inputs:
@@ -180,26 +192,31 @@ def picture(
 
     step = transformer(preset, size, tokens, device)
     decode = autoencoder(codec, size, "decode", device)
-    scheduler = diffusers.DPMSolverMultistepScheduler(
+    scheduler: Any = diffusers.DPMSolverMultistepScheduler(
         flow_shift=3.0, use_flow_sigmas=True, prediction_type="flow_prediction"
     )
     # The setting in which our sampler gives diffusers' numbers.
     own = from_published(
         {"_class_name": type(scheduler).__name__, **scheduler.config}, compatible=True
     )
-    stock = diffusers.SanaPipeline(None, None, decode.theirs, step.theirs, scheduler)
-    pipe = SanaPipeline(None, None, decode.ours, step.ours, own)
+    stock: Any = diffusers.SanaPipeline(None, None, decode.theirs, step.theirs, scheduler)
+    pipe: Any = SanaPipeline(None, None, decode.ours, step.ours, own)
     for pipeline in (stock, pipe):
         pipeline.set_progress_bar_config(disable=True)
     text, mask = step.inputs["text"], step.inputs["mask"]
-    inputs = {
+    inputs: Inputs = {
         "prompt_embeds": text[:1],
         "prompt_attention_mask": mask[:1],
         "negative_prompt_embeds": text[1:],
         "negative_prompt_attention_mask": mask[1:],
         "latents": step.inputs["latents"][:1],
     }
-    settings = {"num_inference_steps": steps, "height": size, "width": size, "output_type": "pt"}
+    settings: dict[str, Any] = {
+        "num_inference_steps": steps,
+        "height": size,
+        "width": size,
+        "output_type": "pt",
+    }
 
     def ours(models: Any, x: Inputs) -> Tensor:
         pipe.transformer, pipe.vae = models["transformer"], models["vae"]

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sana_like_app.cli.comparing import add_commands
+
 app = typer.Typer(help="Measure on this machine; other work beside it spoils the times.")
 
 
@@ -61,3 +63,6 @@ def stream(
             (output / f"stream-{name}.svg").write_text(text, encoding="utf-8")
     if not all(report["reached"].values()):
         raise typer.Exit(1)
+
+
+add_commands(app)
