@@ -41,6 +41,24 @@ def _reconstruction_scores(scores: Scores) -> list[str]:
     return lines
 
 
+def _clip_reconstruction_scores(scores: Scores) -> list[str]:
+    motion = scores["motion"]
+    names = {"all": "all frames", "first": "first frames", "later": "later frames"}
+    return [
+        f"{scores['count']} clips of exact motion of held-out concepts.",
+        "",
+        "| frames | PSNR | least | SSIM |",
+        "|---|---|---|---|",
+        *(
+            f"| {name} | {s['psnr']:.2f} dB | {s['least_psnr']:.2f} dB | {s['ssim']:.4f} |"
+            for name, s in ((name, scores["frames"][part]) for part, name in names.items())
+        ),
+        "",
+        f"Clips whose motion is recognised: {motion['rebuilt']:.1%} "
+        f"(of the originals {motion['true']:.1%}).",
+    ]
+
+
 def _picture_scores(scores: Scores) -> list[str]:
     lines = [
         f"Settings: {json.dumps(scores['settings'])}. Judged by the nearest pictures of the whole "
@@ -108,6 +126,7 @@ def _long_scores(scores: Scores) -> list[str]:
 _KINDS: Mapping[str, tuple[str, Callable[[Scores], list[str]]]] = {
     "emoji": ("seen", _picture_scores),
     "autoencoder": ("white", _reconstruction_scores),
+    "video-autoencoder": ("frames", _clip_reconstruction_scores),
     "emoji-video": ("true_clips", _video_scores),
     "emoji-long": ("stretches", _long_scores),
 }

@@ -18,10 +18,11 @@ from sana_like.weights.files import read_json, replacing
 from sana_like.weights.inspect import inspect_weights
 from sana_like_train import checkpoint
 from sana_like_train.card_scores import score_lines
-from sana_like_train.config import AutoencoderTask, Recipe
+from sana_like_train.config import AutoencoderTask, Recipe, TextToImageTask
 from sana_like_train.data.packs import find_pack
 from sana_like_train.reading import resolve
 from sana_like_train.tasks.selection import select_records
+from sana_like_train.video_sections import FewStepTask, TextToVideoTask, VideoAutoencoderTask
 
 ART = {
     "3d": "Fluent Emoji in 3D (Microsoft, MIT)",
@@ -29,6 +30,7 @@ ART = {
     "noto": "Noto Emoji (Google, Apache-2.0)",
     "twemoji": "Twemoji (Twitter, Inc and other contributors, CC-BY 4.0)",
 }
+CLIP_ART = "Fluent Emoji, animated (Microsoft, MIT)"
 
 
 def write_card(folder: Path, run: Path, report: Path, *, which: str = "latest") -> Path:
@@ -97,29 +99,54 @@ def _what(folder: Path, recipe: Recipe) -> list[str]:
              for summary in inspect_weights(file, checksums=False)]  # fmt: skip
     parameters = sum(summary.num_parameters for summary in parts)
     size = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
-    if isinstance(recipe.task, AutoencoderTask):
-        what = "An autoencoder: 256x256 pictures to 8x8x32 latents and back (32 times per side)."
-    else:
-        what = "A text-to-image model: English prompts `THING, STYLE` to 256x256 pictures."
-    return [what, f"{parameters / 1e6:.1f} million parameters, {size / 1e6:.1f} MB."]
+    return [_kind(recipe), f"{parameters / 1e6:.1f} million parameters, {size / 1e6:.1f} MB."]
+
+
+def _kind(recipe: Recipe) -> str:
+    task, side = recipe.task, f"{recipe.data.resolution}x{recipe.data.resolution}"
+    if isinstance(task, AutoencoderTask):
+        return f"An autoencoder: {side} pictures to 8x8x32 latents and back (32 times per side)."
+    if isinstance(task, VideoAutoencoderTask):
+        return (
+            f"An autoencoder of clips: {side} frames to 8x8x32 latents and back, the first alone, "
+            "then four to one."
+        )
+    if isinstance(task, FewStepTask):
+        return (
+            f"A model of endless video: English prompts `THING, STYLE, MOTION` to {side} frames, "
+            f"{len(task.levels)} steps for each chunk of {task.chunk} latent frames."
+        )
+    if isinstance(task, TextToVideoTask):
+        return f"A text-to-video model: English prompts `THING, STYLE, MOTION` to {side} clips."
+    return f"A text-to-image model: English prompts `THING, STYLE` to {side} pictures."
 
 
 def _data(recipe: Recipe) -> list[str]:
-    source = recipe.data.source
-    data = recipe.data
-    if source != "emoji" and not Path(source).exists():
-        data = data.model_copy(update={"source": str(find_pack())})
-    parts = select_records(data)
-    records = parts.train + (parts.composition if data.composition else [])
-    styles = sorted({record.style for record in records if record.style})
-    concepts = len({record.concept for record in records})
+    data, task = recipe.data, recipe.task
+    lines = []
+    if data.source is not None:
+        if data.source != "emoji" and not Path(data.source).exists():
+            data = data.model_copy(update={"source": str(find_pack())})
+        parts = select_records(data)
+        records = parts.train + (parts.composition if data.composition else [])
+        styles = sorted({record.style for record in records if record.style})
+        concepts = len({record.concept for record in records})
+        colours = " and on random colours" if isinstance(task, AutoencoderTask) else ""
+        motion = "" if isinstance(task, AutoencoderTask | TextToImageTask) else (
+            ", and clips of exact motion drawn of them on plain colours"
+        )  # fmt: skip
+        lines += [
+            f"{len(records)} pictures of {concepts} concepts, from the pack that "
+            f"`sana-like train data emoji` builds, on white{colours}{motion}:",
+            "",
+            *(f"- `{style}`: {ART.get(style, style)}" for style in styles),
+            "",
+        ]
+    if data.clips is not None:
+        lines += [f"Real clips, from the pack that `sana-like train data emoji-clips` builds: "
+                  f"{CLIP_ART}.", ""]  # fmt: skip
     return [
-        f"{len(records)} pictures of {concepts} concepts, from the pack that "
-        "`sana-like train data emoji` builds, on white"
-        + (" and on random colours:" if isinstance(recipe.task, AutoencoderTask) else ":"),
-        "",
-        *(f"- `{style}`: {ART.get(style, style)}" for style in styles),
-        "",
+        *lines,
         "Captions come from emojibase-data (MIT) and the Unicode CLDR. Held out: every 20th "
         "concept in all styles"
         + ("." if recipe.data.composition else ", and one style of a further tenth of concepts."),

@@ -81,7 +81,10 @@ def build_data(
 def evaluate(
     name: Annotated[
         str,
-        typer.Argument(help="emoji, autoencoder, pack, motion-rules, emoji-video or emoji-long."),
+        typer.Argument(
+            help="emoji, autoencoder, video-autoencoder, pack, motion-rules, emoji-video or "
+            "emoji-long."
+        ),
     ],
     pack: Annotated[Path | None, typer.Option("--pack", help="The emoji pack.")] = None,
     output: Annotated[Path, typer.Option("--output", help="Folder for reports.")] = Path("outputs"),

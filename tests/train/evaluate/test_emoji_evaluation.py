@@ -160,5 +160,5 @@ def test_a_pack_without_the_pictures_is_refused(
 
 
 def test_unknown_evaluations_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="emoji, autoencoder, pack"):
+    with pytest.raises(ValueError, match="emoji, autoencoder, video-autoencoder"):
         run("other", output=tmp_path)

@@ -73,3 +73,38 @@ def test_card_of_a_text_to_image_model(
     assert "| concept never seen | 50.0% (90.0%; 1.0%)" in text
     assert "seen_style: yes" in text
     assert "muon" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("video_recipe", "text-to-video model: English prompts `THING, STYLE, MOTION` to 32x32"),
+        ("pairs_recipe", "2 steps for each chunk of 2 latent frames"),
+        ("video_autoencoder_recipe", "An autoencoder of clips: 32x32 frames"),
+    ],
+)
+def test_cards_of_video_models_say_what_they_are_and_what_they_saw(
+    kind: str,
+    what: str,
+    request: pytest.FixtureRequest,
+    write_recipe: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    recipe = request.getfixturevalue(kind)
+    changes = ["train.max_steps=1", "train.schedule.warmup_steps=0", "train.evaluate_steps=null"]
+    run(write_recipe(recipe), [*changes, "train.sample_steps=null"], runs=tmp_path)
+    folder = tmp_path / "out"
+    export(recipe["name"], folder, runs=tmp_path, which="latest")
+    scores = {
+        "concept": {"start": 0.5, "end": 0.4, "kept": 0.8},
+        "stretches": {"dead": []},
+        "settings": {"frames": 480, "rate": 8},
+        "count": 3,
+        "reached": {"alive": True},
+        "speed": {"seconds_per_frame": 0.1, "times_faster": 5, "teacher_steps": 50},
+    }
+    report = report_of(folder, tmp_path / "report.json", scores)
+    text = write_card(folder, tmp_path / recipe["name"], report).read_text()
+    assert what in text
+    assert "18 pictures of 6 concepts" in text and "clips of exact motion drawn of them" in text
+    assert "Fluent Emoji, animated (Microsoft, MIT)" in text

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-EVALUATIONS = ("emoji", "autoencoder", "pack", "motion-rules", "emoji-video", "emoji-long")
+# Module, function, and the embedded model that is judged where no other is given.
+_JUDGED = {
+    "emoji": ("emoji", "evaluate_emoji", "emoji"),
+    "autoencoder": ("autoencoder", "evaluate_autoencoder", "emoji-ae"),
+    "video-autoencoder": ("video_autoencoder", "evaluate_video_autoencoder", "emoji-video-ae"),
+    "emoji-video": ("video", "evaluate_video", "emoji-video"),
+    "emoji-long": ("long_video", "evaluate_long_video", "emoji-long"),
+}
+EVALUATIONS = (*_JUDGED, "pack", "motion-rules")
 
 
 def run(
@@ -22,8 +31,9 @@ def run(
     """Run one evaluation and return its report, which it also writes to `output`/`name`.json.
 
     Args:
-        name: `emoji` (text to image), `autoencoder`, `emoji-video`, `emoji-long`, or, without a
-            model, `pack` (the data alone) and `motion-rules` (what tells motions apart).
+        name: `emoji` (text to image), `autoencoder`, `video-autoencoder`, `emoji-video`,
+            `emoji-long`, or, without a model, `pack` (the data alone) and `motion-rules` (what
+            tells motions apart).
         pack: the emoji pack; None is the one that `build_pack` made.
         output: folder for the report and its sheets; made where missing.
         model: embedded name, folder or hub id; None is the embedded one of that kind.
@@ -47,22 +57,10 @@ def run(
 
         return evaluate_motion_rules(pack, output, **options)
     options["device"] = device
-    if name == "emoji":
-        from sana_like_train.evaluate.emoji import evaluate_emoji
-
-        return evaluate_emoji(model or "emoji", pack, output, **options)
-    if name == "autoencoder":
-        from sana_like_train.evaluate.autoencoder import evaluate_autoencoder
-
-        return evaluate_autoencoder(model or "emoji-ae", pack, output, **options)
-    if name == "emoji-video":
-        from sana_like_train.evaluate.video import evaluate_video
-
-        return evaluate_video(model or "emoji-video", pack, output, **options)
-    if name == "emoji-long":
-        from sana_like_train.evaluate.long_video import evaluate_long_video
-
-        return evaluate_long_video(model or "emoji-long", pack, output, **options)
+    if name in _JUDGED:
+        module, function, embedded = _JUDGED[name]
+        judge = getattr(import_module(f"{__name__}.{module}"), function)
+        return judge(model or embedded, pack, output, **options)
     from sana_like_train.evaluate.pack import evaluate_pack
 
     return evaluate_pack(pack, output, limit, device=device)
