@@ -170,6 +170,11 @@ class AutoencoderTask(ReconstructionTask):
         model: config keys of `AutoencoderDC`.
         phase: `reconstruction` trains everything on crops; `latent_adaptation` only the layers
             next to the latent at full resolution; `decoder_refinement` only the decoder.
+        resample_gain: factor on the first weights of a new model's resampling convolutions and of
+            those next to the latent. Pictures are smooth, so that a convolution as PyTorch begins
+            it makes the stream several times larger at every step down and up, and the blocks,
+            whose branches end in a norm, count for little beside it. With Muon's
+            `muon_fixed_norm` the factor lasts.
         white_background: probability of white behind transparent pixels, else a random colour.
         evaluate_pictures: held-out pictures that are measured.
     """
@@ -177,6 +182,7 @@ class AutoencoderTask(ReconstructionTask):
     kind: Literal["autoencoder"] = "autoencoder"
     model: dict[str, Any]
     phase: Literal["reconstruction", "latent_adaptation", "decoder_refinement"] = "reconstruction"
+    resample_gain: float = Field(default=1.0, gt=0)
     white_background: float = Field(default=0.5, ge=0, le=1)
     evaluate_pictures: int = Field(default=160, ge=1)
 

@@ -15,7 +15,7 @@ from sana_like_train.losses import (
     pixel_square,
     structural_dissimilarity,
 )
-from sana_like_train.tasks.autoencoder import on_background
+from sana_like_train.tasks.autoencoder import on_background, scale_resampling
 from sana_like_train.tasks.reconstruction import CriticObjective, ReconstructionObjective
 
 
@@ -45,6 +45,17 @@ def test_terms_add_to_the_loss_by_their_weight(
         out = ReconstructionObjective(model, config, None)(batch)
         losses.append(out["loss"].item())
     assert losses[1] - losses[0] == pytest.approx(factor * out["logs"][term].item(), rel=1e-4)
+
+
+def test_a_new_autoencoder_can_begin_with_quieter_resampling(tiny_autoencoder: Path) -> None:
+    model = AutoencoderDC.from_pretrained(tiny_autoencoder)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    scale_resampling(model, 0.5)
+    changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert {"encoder.conv_out.weight", "decoder.conv_in.weight"} < changed
+    assert all(torch.equal(p, before[n] * 0.5) for n, p in model.named_parameters() if n in changed)
+    assert any("down_blocks" in n for n in changed) and any("up_blocks" in n for n in changed)
+    assert not {"encoder.conv_in.weight", "decoder.conv_out.weight"} & changed
 
 
 def test_structural_dissimilarity_is_zero_for_equal_pictures_and_grows() -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sana_like.autoencoders.dc_ae import AutoencoderDC
+from sana_like.autoencoders.resample import DownBlock, UpBlock
 from sana_like_train.cache import cache_folder, picture_array
 from sana_like_train.config import AutoencoderTask, Recipe
 from sana_like_train.data.records import Record
@@ -46,6 +47,14 @@ def on_background(rgba: Tensor, colours: Tensor) -> Tensor:
     return mixed.mul_(2).sub_(1).permute(0, 3, 1, 2)
 
 
+@torch.no_grad()
+def scale_resampling(model: AutoencoderDC, gain: float) -> None:
+    """Multiplies the weights of resampling convolutions and of those next to the latent."""
+    resampling = [m.conv for m in model.modules() if isinstance(m, DownBlock | UpBlock)]
+    for convolution in (*resampling, model.encoder.conv_out, model.decoder.conv_in):
+        convolution.weight.mul_(gain)
+
+
 class AutoencoderTraining(TrainingTask):
     """The autoencoder task of a recipe; see `config.AutoencoderTask`."""
 
@@ -69,6 +78,8 @@ class AutoencoderTraining(TrainingTask):
         self.held_out_pictures = picture_array(held_out, self.side, folder)
         self.order = SampleOrder(len(train), self.seed)
         self.exported = model.train()
+        if recipe.train.init_from is None and config.resample_gain != 1:
+            scale_resampling(model, config.resample_gain)
         train_only(model, self._trainable(model))
         discriminator = None
         if config.adversary:

@@ -56,11 +56,12 @@ class ReconstructionObjective(nn.Module):
         """
         target = batch["pictures"]
         latent = self.model.encode(target).latent
+        spread = latent.detach().float().std()
         if self.config.latent_noise and self.training:
-            spread = latent.detach().float().std()
             latent = latent + torch.randn_like(latent) * (self.config.latent_noise * spread)
         output = self.model.decode(latent).sample.float()
         per_sample, logs = self._terms(output, target)
+        logs["latent_std"] = spread
         carry = {}
         for critic in self._critic:
             fooled = -_each(critic(frames_of(output)).float().flatten(1).mean(1), target)
