@@ -115,7 +115,7 @@ class Benchmark:
     def kernels(self) -> None:
         """Every op against its bound."""
         size = 2**20 if self.options.tiny else 2**30
-        memory = bench.bandwidth(self.device, self.effort)
+        memory = bench.bandwidth(self.device, self.effort, size)
         copy = bench.copy_bandwidth(self.device, self.effort, size)
         self.found["bandwidth"] = {
             "bytes_per_second": memory.bytes_per_second,

@@ -68,7 +68,8 @@ def test_times_have_quartiles():
 
 
 def test_a_copy_has_a_bandwidth():
-    assert bench.bandwidth(CPU, QUICK).bytes_per_second > 0
+    found = bench.bandwidth(CPU, QUICK, 2**20)
+    assert found.bytes_per_second > 0 and "1 MiB" in found.source
 
 
 def test_a_trial_holds_inside_its_block_alone():

@@ -61,12 +61,13 @@ def test_half_precision(dtype):
 @pytest.mark.slow
 @pytest.mark.usefixtures("large_blocks")
 @pytest.mark.parametrize("shape", [(2, 1, 40), (1, 17, 17), (1, 20, 5), (1, 3, 70)])
-@pytest.mark.parametrize("channels", [2, 62, 300, 1030])
+@pytest.mark.parametrize("channels", [2, 62, 1030])
 @pytest.mark.parametrize("flags", [(False, False), (False, True), (True, False), (True, True)])
 def test_full_matrix(shape, channels, flags):
-    for dtype, limit in LIMIT.items():
+    half = (torch.bfloat16, torch.float16)[sum(flags) % 2]
+    for dtype in (torch.float32, half):
         tensors = draw((*shape, channels), dtype)
-        compare(tensors, limit, with_bias=flags[0], with_expand=flags[1])
+        compare(tensors, LIMIT[dtype], with_bias=flags[0], with_expand=flags[1])
 
 
 @pytest.mark.parametrize("seed", range(8))

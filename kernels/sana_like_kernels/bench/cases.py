@@ -122,9 +122,10 @@ def norm_cases(b: int, n: int, frames: int, c: int) -> Iterator[Case]:
 
     size, vector = b * n * c, (b, frames, c)
     label = f"B{b} N{n} C{c}" + (f" F{frames}" if frames > 1 else "")
-    shapes = ((b, n, c), vector, vector)
+    tokens = (b, n, c)
+    shapes: tuple[tuple[int, ...], ...] = (tokens, vector, vector)
     yield Case("modulated_norm", label, shapes, modulated_norm, 2 * size, 3 * size)
-    shapes = ((b, n, c), (b, n, c), vector, vector, vector)
+    shapes = (tokens, tokens, vector, vector, vector)
     yield Case("gated_residual_norm", label, shapes, gated, 4 * size, 6 * size)
 
 

@@ -63,8 +63,8 @@ class Row:
         return asdict(self)
 
 
-def bandwidth(device: torch.device, effort: Effort | None = None) -> Bandwidth:
-    """That of the memory by its clock and width, or of a large copy where those are unknown."""
+def bandwidth(device: torch.device, effort: Effort | None = None, size: int = COPIED) -> Bandwidth:
+    """That of the memory by its clock and width, or of a copy of `size` bytes if unknown."""
     if device.type == "cuda":
         facts = torch.cuda.get_device_properties(device)
         clock = getattr(facts, "memory_clock_rate", 0)  # kHz
@@ -72,7 +72,7 @@ def bandwidth(device: torch.device, effort: Effort | None = None) -> Bandwidth:
         if clock and width:
             # Two transfers a cycle.
             return Bandwidth(2 * clock * 1e3 * width / 8, "memory clock and width")
-    return copy_bandwidth(device, effort)
+    return copy_bandwidth(device, effort, size)
 
 
 def copy_bandwidth(

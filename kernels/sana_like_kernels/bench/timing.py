@@ -103,7 +103,7 @@ def _captured(function: Call, warm_ups: int) -> tuple[Call, bool]:
 
 
 def _repeat(once: Callable[[], float], effort: Effort) -> list[float]:
-    times = []
+    times: list[float] = []
     end = time.perf_counter() + effort.seconds
     while len(times) < effort.most and (len(times) < effort.fewest or time.perf_counter() < end):
         times.append(once())
