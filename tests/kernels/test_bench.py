@@ -14,18 +14,18 @@ from sana_like_kernels import bench, tuning
 from sana_like_kernels.bench import tune
 
 CPU = torch.device("cpu")
-QUICK = bench.Effort(warm_ups=0, fewest=2, most=2, seconds=0.0)
+QUICK = bench.Effort(warm_ups=0, fewest=1, most=1, seconds=0.0)
 MEMORY = bench.Bandwidth(1e9, "invented")
 
 
-@pytest.mark.parametrize("dtype", bench.LIMITS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_case_runs_and_is_right(dtype, interpreter):
     for case in bench.cases(tiny=True):
         rows = list(bench.measure_case(case, dtype, CPU, MEMORY, effort=QUICK))
         assert [row.passes for row in rows] == ["forward", "both"]
         for row in rows:
             assert row.refused == "" and row.error <= row.limit
-            assert row.timing.count == 2 and row.plain.median > 0
+            assert row.timing.count == 1 and row.plain.median > 0
             assert row.bound == pytest.approx(row.bytes / 1e9 / row.timing.median)
             json.dumps(row.record())
 
