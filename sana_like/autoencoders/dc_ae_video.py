@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from diffusers.configuration_utils import register_to_config
 from diffusers.models.autoencoders.vae import DecoderOutput, EncoderOutput
 from diffusers.utils.accelerate_utils import apply_forward_hook
-from torch import Tensor
+from torch import Tensor, nn
 
 from sana_like.autoencoders.base import DeepCompressionAutoencoder, check_planes
 from sana_like.autoencoders.causal import CausalCache, CausalPass
@@ -139,7 +139,9 @@ class AutoencoderDCVideo(DeepCompressionAutoencoder):
         weights = model.state_dict()
         weights.update(image.state_dict())
         model.load_state_dict(weights)
-        return model.to(device=image.device, dtype=image.dtype)
+        # Not `ModelMixin.to`, which warns of every change of dtype.
+        nn.Module.to(model, device=image.device, dtype=image.dtype)
+        return model
 
     def share_image_weights(self, name: str | None) -> None:
         """Leave tensors that equal those of an embedded autoencoder out of the files of a save.

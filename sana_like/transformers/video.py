@@ -153,7 +153,9 @@ class SanaVideoTransformer3DModel(SanaBackbone):
         """
         model = cls(**video_config(image, changes, legal_hints(cls.__init__)))
         model.load_published_state_dict(video_weights(image, model))
-        return model.to(device=image.device, dtype=image.dtype)
+        # Not `ModelMixin.to`, which warns of every change of dtype.
+        nn.Module.to(model, device=image.device, dtype=image.dtype)
+        return model
 
     def _build_patches(self, dim: int) -> None:
         config: Any = self.config
