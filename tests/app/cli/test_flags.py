@@ -8,6 +8,7 @@ import typer.main
 
 from sana_like_app.cli.main import app
 
+COMPARING = "--dtype --device --threads --repeats --before --after"
 FLAGS = {
     "": "--version --debug",
     "generate": (
@@ -31,6 +32,19 @@ FLAGS = {
     "train evaluate": "--pack --output --model --limit --device",
     "train export": "--which --int8 --runs",
     "train card": "--report --which --runs",
+    "video": (
+        "--model --size --frames --seconds --steps --guidance-scale --guidance-interval "
+        "--stg-scale --negative-prompt --scheduler --seed --image --image-fit --lora --resume "
+        "--save-state --format --device --dtype --offload --output --no-metadata"
+    ),
+    "bench stream": "--model --frames --side --output",
+    "bench kernel": f"--preset --size --compiled {COMPARING}",
+    "bench block": f"--preset --size --tokens --compiled {COMPARING}",
+    "bench transformer": f"--preset --size --tokens --compiled {COMPARING}",
+    "bench autoencoder": f"--autoencoder --size --compiled {COMPARING}",
+    "bench pipeline": f"--preset --autoencoder --size --steps --tokens {COMPARING}",
+    "bench table": f"--rows --compiled {COMPARING}",
+    "bench scaling": f"--preset --layers {COMPARING}",
 }
 
 
