@@ -174,6 +174,17 @@ def test_chunks_equal_the_masked_whole(backend, features):
         assert_close("prefix", prefix[:, first:], whole[:, first:end], 1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_stream_in_half_precision_has_sums_in_fp32(dtype):
+    inputs = draw(50, 2, 16, dtype, "packed")
+    wanted = block_causal_linear_attention(*(x.double() for x in inputs), chunk_size=20)
+    out, state = block_causal_linear_attention(*inputs, chunk_size=20, backend="triton")
+    assert_close("out", wanted[0], out, LIMIT[dtype])
+    for reference, total in zip(wanted[1], state, strict=True):
+        assert total.dtype == torch.float32
+        assert_close("state", reference, total, 1e-5)
+
+
 @pytest.mark.parametrize("features", range(4))
 def test_gradients_through_the_state(features):
     n, h, d, chunk = 40, 2, 16, 16
