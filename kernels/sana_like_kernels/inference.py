@@ -15,8 +15,8 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-# Numbers in one piece of work: 1 MiB in fp32, what a core holds next to itself.
-PIECE = 2**18
+# Numbers in one piece of work: 2 MiB in fp32, what two cores hold next to themselves.
+PIECE = 2**19
 
 
 def plain_inference(*tensors: Tensor | None) -> bool:
@@ -54,5 +54,6 @@ def onednn_computes(dtype: torch.dtype) -> bool:
 
 
 def pieces(rows: int, width: int) -> range:
-    """First rows of pieces of about `PIECE` numbers, as a range whose step is their length."""
-    return range(0, rows, max(1, PIECE // max(width, 1)))
+    """First rows of equal pieces of at most about `PIECE` numbers; the step is their length."""
+    count = max(1, -(-rows * width // PIECE))
+    return range(0, rows, max(1, -(-rows // count)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,13 +11,16 @@ from torch import Tensor, nn
 from sana_like.attention.backends import NATIVE, attend
 from sana_like.attention.heads import qk_norms, split_heads
 from sana_like.attention.rows import attend as attend_row
-from sana_like.attention.rows import real_rows
-from sana_like.layers.linear import Linear
+from sana_like.attention.rows import attend_and_project, real_rows
+from sana_like.layers.linear import Linear, is_plain
+from sana_like.layers.norm import norm_end
 from sana_like_kernels.inference import plain_inference
 
 # Up to this many keys a CPU is quicker with two plain products than with its fused attention,
 # whose backward pass is tuned for long sequences.
 PLAIN_CPU_KEYS = 64
+# Up to this many tokens, in widths of a head, projecting the values first is less work.
+SHORT = 0.8
 
 
 class CrossAttention(nn.Module):
@@ -61,7 +66,7 @@ class CrossAttention(nn.Module):
         """`[B, L, text_dim]` to keys and values, each `[B, H, L, D]`."""
         key, value = self.to_k(text), self.to_v(text)
         if self.norm_k is not None:
-            key = self.norm_k(key).to(value.dtype)
+            key = norm_end(self.norm_k, key).to(value.dtype)
         return (
             split_heads(key, self.heads).transpose(1, 2),
             split_heads(value, self.heads).transpose(1, 2),
@@ -95,7 +100,7 @@ class CrossAttention(nn.Module):
         """`[B, N, C]` to queries `[B, N, H, D]`."""
         query = self.to_q(x)
         if self.norm_q is not None:
-            query = self.norm_q(query).to(dtype)
+            query = norm_end(self.norm_q, query).to(dtype)
         return split_heads(query, self.heads)
 
     def _project(self, out: Tensor) -> Tensor:
@@ -104,23 +109,28 @@ class CrossAttention(nn.Module):
             out = layer(out)
         return out
 
+    def _projects_plainly(self) -> bool:
+        """Whether the output projection is its weights and nothing else."""
+        to_out: Any = self.to_out[0]
+        weights = (to_out.weight, to_out.bias) if is_plain(to_out) else ()
+        return bool(weights) and plain_inference(*weights) and not self.training
+
     def _by_row(self, x: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
         """`forward` for inference on a CPU, each row with its own `[H, L, D]`."""
-        # With a single token there is nothing to choose from: every query reads its value.
-        alone = [row for row, value in enumerate(values) if value.shape[1] == 1]
-        rest = [row for row, value in enumerate(values) if value.shape[1] > 1]
         out = torch.empty_like(x)
-        for row in alone:
-            out[row] = self._project(values[row].reshape(1, 1, -1))[0]
-        if rest:
-            query = self._query(x if not alone else x[rest], values[0].dtype)
+        for row, (key, value) in enumerate(zip(keys, values, strict=True)):
+            if value.shape[1] == 1:
+                # There is nothing to choose from: every query reads the one value.
+                out[row] = self._project(value.reshape(1, 1, -1))[0]
+                continue
+            query = self._query(x[row : row + 1], value.dtype)
+            if key.shape[1] < SHORT * query.shape[-1] and self._projects_plainly():
+                to_out: Any = self.to_out[0]
+                out[row] = attend_and_project(query[0], key, value, to_out.weight, to_out.bias)
+                continue
             read = torch.empty_like(query)
-            for index, row in enumerate(rest):
-                attend_row(query[index], keys[row], values[row], read[index])
-            projected = self._project(read.flatten(2))
-            if not alone:
-                return projected
-            out[rest] = projected
+            attend_row(query[0], key, value, read[0])
+            out[row] = self._project(read.flatten(2))[0]
         return out
 
 

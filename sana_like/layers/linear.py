@@ -38,13 +38,26 @@ def acting(layer: Any) -> Any:
 def is_plain(*layers: Any) -> bool:
     """Whether the weights of all `layers` may be read past their `forward`.
 
-    Not so where an adapter wraps one, or a hook (of offloading, or of casting layer by layer)
-    prepares the weights or watches the call.
+    Not so where an adapter adds to one, or a hook (of offloading, or of casting layer by layer)
+    prepares the weights or watches the call. An adapter of no weight adds nothing, so that the
+    result is bit for bit the base's; PEFT's layers pass on the weights of what they wrap.
     """
     return all(
-        not hasattr(layer, "base_layer")
+        not _adapted(layer)
         and "forward" not in layer.__dict__
         and not layer._forward_hooks
         and not layer._forward_pre_hooks
         for layer in layers
     )
+
+
+def _adapted(layer: Any) -> bool:
+    """Whether PEFT wraps the layer and adds something to its result."""
+    if not hasattr(layer, "base_layer"):
+        return False
+    active = () if layer.disable_adapters else layer.active_adapters
+    # Other kinds than LoRA have no scales: their contribution is not known here.
+    scales = getattr(layer, "scaling", None)
+    if scales is None or layer.merged or not is_plain(layer.base_layer):
+        return True
+    return any(scales.get(name, 1.0) for name in active)

@@ -78,3 +78,31 @@ def test_both_ways_give_the_same_gradients(monkeypatch):
     monkeypatch.setattr(cross, "PLAIN_CPU_KEYS", 0)
     for got, want in zip(plain, gradients(), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("qk_norm", [None, "rms_norm_across_heads"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_by_themselves_are_the_batch(qk_norm, dtype):
+    """Without gradients a CPU reads each row with its own tokens, however they lie."""
+    attention = module(qk_norm=qk_norm)
+    x, text = torch.randn(5, 40, 24), torch.randn(5, 12, 12)
+    mask = torch.zeros(5, 12, dtype=torch.bool)
+    for row, kept in enumerate(([0], [0, 1, 2, 3, 4, 5], [5], [1, 7, 11], range(12))):
+        mask[row, list(kept)] = True
+    wanted = explicit(attention, x, text, mask)
+    attention = attention.to(dtype)
+    with torch.no_grad():
+        out = attention(x.to(dtype), *attention.project_text(text.to(dtype)), mask)
+        alone = attention(x[3:4].to(dtype), *attention.project_text(text[3:4].to(dtype)), mask[3:4])
+    limit = 1e-5 if dtype is torch.float32 else 0.02
+    assert (out.double() - wanted).norm() <= limit * wanted.norm()
+    assert torch.equal(out[3:4], alone)
+
+
+@torch.no_grad()
+def test_what_wraps_the_projection_is_not_passed_by():
+    attention, x, text = module(), torch.randn(2, 40, 24), torch.randn(2, 5, 12)
+    key, value = attention.project_text(text)
+    plain = attention(x, key, value)
+    attention.to_out[0].register_forward_hook(lambda _module, _inputs, out: out + 1)
+    torch.testing.assert_close(attention(x, key, value), plain + 1, rtol=1e-4, atol=1e-5)

@@ -93,7 +93,7 @@ class Plan:
         device: where.
         repeats: runs in each of the two visits.
         compiled: whether both are measured under the compiler too.
-        around: entered around the runs that count, to keep other work off the machine.
+        around: entered around each visit, to keep other work off the machine.
     """
 
     dtypes: Sequence[torch.dtype]
@@ -140,15 +140,15 @@ def _measure(work: Work, plan: Plan, row: Row) -> None:
     if plan.compiled:
         calls |= _compiled(work, row)
     names = list(calls)
+    for name in [*names, *reversed(names)]:
+        with plan.around(), watching(plan.device) as peak:
+            row.runs.setdefault(name, []).extend(
+                seconds(calls[name], plan.device) for _ in range(plan.repeats)
+            )
+        side = {"ours": "our_peak", "theirs": "their_peak"}.get(name)
+        if side is not None and peak.total is not None:
+            setattr(row, side, max(getattr(row, side) or 0, peak.total))
     with plan.around():
-        for name in [*names, *reversed(names)]:
-            with watching(plan.device) as peak:
-                row.runs.setdefault(name, []).extend(
-                    seconds(calls[name], plan.device) for _ in range(plan.repeats)
-                )
-            side = {"ours": "our_peak", "theirs": "their_peak"}.get(name)
-            if side is not None and peak.total is not None:
-                setattr(row, side, max(getattr(row, side) or 0, peak.total))
         row.products = products_share(work.give_ours, plan.device)
     for name, runs in row.runs.items():
         setattr(row, name, statistics.median(runs))

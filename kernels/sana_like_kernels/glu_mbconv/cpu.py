@@ -16,7 +16,7 @@ from sana_like_kernels.inference import plain_inference
 from sana_like_kernels.linear import linear
 
 # Bytes of a group's values; as many again are gates.
-GROUP = 6 * 2**20
+GROUP = 12 * 2**20
 NARROWEST = 128
 
 Expand = Callable[[slice], Tensor]

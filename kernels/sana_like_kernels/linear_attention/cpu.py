@@ -42,35 +42,38 @@ def linear_attention_inference(
     weights: list[Tensor | None] = [None, None]
     if norms is not None:
         weights = [weight.float().view(heads, width) for weight in norms]
-    # `phi(k)^T v`, and `phi(k)` itself in the last column, so that one product reads both.
-    sums = torch.zeros(len(query), heads, width, width + 1)
-    if state is not None:
-        sums[..., :width], sums[..., width] = state
-    for row, total in enumerate(sums):
+    if state is None:
+        matrices = torch.zeros(len(query), heads, width, width)
+        vectors = torch.zeros(len(query), heads, width)
+    else:
+        matrices, vectors = (sums.clone() for sums in state)
+    for row, (matrix, vector) in enumerate(zip(matrices, vectors, strict=True)):
         for part, plain, turned in _features(key[row], weights[1], norm_eps, rope):
-            total[..., :width] += torch.bmm(
-                turned.transpose(1, 2), value[row, part].float().transpose(0, 1)
-            )
-            total[..., width] += plain.sum(1)
+            values = value[row, part].float().transpose(0, 1)
+            matrix.baddbmm_(turned.permute(1, 2, 0), values)
+            vector.add_(plain.sum(0))
         for part, plain, turned in _features(query[row], weights[0], norm_eps, rope):
-            read = torch.bmm(turned, total)  # [H, n, D + 1]
-            normaliser = read[..., width:]
-            if rope is not None:
-                normaliser = torch.bmm(plain, total[..., width:])
-            torch.div(read[..., :width], normaliser.add_(eps), out=out[row, part].transpose(0, 1))
-    return out, (sums[..., :width].contiguous(), sums[..., width].contiguous())
+            normaliser = (plain * vector).sum(-1, keepdim=True).add_(eps)  # [n, H, 1]
+            # Of the features, not of the result: they are in order, and it is a product's output.
+            read = torch.bmm(turned.div_(normaliser).transpose(0, 1), matrix)  # [H, n, D]
+            out[row, part].copy_(read.transpose(0, 1))
+    return out, (matrices, vectors)
 
 
 def _features(
     x: Tensor, weight: Tensor | None, norm_eps: float, rope: Rope | None
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Pieces of `[N, H, D]`: which tokens, `phi(norm(x))` `[H, n, D]` in fp32, and that turned."""
+    """Pieces of `[N, H, D]`: which tokens, `phi(norm(x))` `[n, H, D]` in fp32, and that turned."""
     tokens, heads, width = x.shape
     steps = pieces(tokens, heads * width)
     for start in steps:
         part = slice(start, start + steps.step)
-        plain = _phi(x[part], weight, norm_eps).transpose(0, 1)
-        yield part, plain, plain if rope is None else turn(plain, *(table[part] for table in rope))
+        plain = _phi(x[part], weight, norm_eps)
+        if rope is None:
+            yield part, plain, plain
+        else:
+            tables = (table[part].unsqueeze(1) for table in rope)  # [n, 1, D / 2]
+            yield part, plain, turn(plain, *tables)
 
 
 def _phi(x: Tensor, weight: Tensor | None, norm_eps: float) -> Tensor:
